@@ -1,0 +1,1 @@
+"""What stops a release: the board, reports, gate."""

@@ -1,0 +1,108 @@
+"""Shows a run's result on a terminal: verdict, board, latencies, audit. Formats, judges nothing."""
+
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from surgeproof.records import Audit, RuleVerdict
+from surgeproof.run import RunResult
+
+_COLOURS = {"PASS": "green", "FAIL": "red", "INCONCLUSIVE": "yellow", "INVALID": "magenta"}
+_SHOWN_LATENCIES = ("ttft", "first_answer", "tpot", "max_gap", "e2e")
+
+
+def print_result(result: RunResult, console: Console | None = None) -> None:
+    """Print everything a user reads first."""
+    console = console or Console()
+    console.print(latency_table(result.summary))
+    console.print(counts_line(result.summary))
+    if result.verdicts:
+        console.print(board_table(result.verdicts))
+    for line in audit_lines(result.audit):
+        console.print(line)
+    verdict = str(result.verdict) if result.verdict else "no objectives"
+    text = Text.assemble(
+        f"Run {result.run_id}: ", (verdict, f"bold {_COLOURS.get(verdict, 'default')}"), f" (exit {result.exit_code})"
+    )
+    console.print(text)
+
+
+def board_table(verdicts: tuple[RuleVerdict, ...]) -> Table:
+    """Class, objective, what was observed, attainment, verdict."""
+    table = Table(title="SLO board", title_justify="left", show_edge=False)
+    for name in ("class", "objective", "observed", "95 % bounds", "n", "verdict", "why"):
+        table.add_column(name, justify="right" if name in ("observed", "n") else "left", overflow="fold")
+    for verdict in verdicts:
+        colour = _COLOURS[str(verdict.verdict)]
+        table.add_row(
+            verdict.request_class,
+            verdict.rule,
+            figure(verdict.observed, verdict.unit),
+            f"{figure(verdict.interval.low, verdict.unit)} – {figure(verdict.interval.high, verdict.unit)}",
+            str(verdict.n),
+            Text(str(verdict.verdict), style=colour),
+            verdict.reason,
+        )
+    return table
+
+
+def latency_table(summary: dict[str, Any]) -> Table:
+    """Latencies by class, from the planned time, in milliseconds."""
+    table = Table(title="Latency from the planned time, ms, answered requests", title_justify="left", show_edge=False)
+    for name in ("class", "latency", "n", "p50", "p90", "p95", "p99", "max"):
+        table.add_column(name, justify="left" if name in ("class", "latency") else "right")
+    for request_class, figures in summary["classes"].items():
+        for name in _SHOWN_LATENCIES:
+            values = figures["latency_ms"][name]
+            if name == "first_answer" and values == figures["latency_ms"]["ttft"]:
+                continue
+            cells = [_ms(values[key]) for key in ("p50", "p90", "p95", "p99", "max")]
+            table.add_row(request_class, name, str(values["n"]), *cells)
+    return table
+
+
+def counts_line(summary: dict[str, Any]) -> str:
+    """One line of counts and rates of all requests."""
+    figures = summary["classes"]["all"]
+    parts = [
+        f"{figures['requests']} requests, {figures['ok']} answered, {figures['failed']} failed",
+        f"{_rate(figures['requests_per_s'])} requests/s",
+        f"{_rate(figures['output_tokens_per_s'])} output tokens/s",
+    ]
+    for name in ("shed", "cancelled", "not_sent"):
+        if figures[name]:
+            parts.append(f"{figures[name]} {name.replace('_', ' ')}")
+    if figures.get("attainment") is not None:
+        parts.append(f"goodput {_rate(figures['goodput_per_s'])}/s ({figures['attainment']:.2%} of requests)")
+    errors = {name: count for name, count in figures["outcomes"].items() if name.startswith("error")}
+    if errors:
+        parts.append(", ".join(f"{count} × {name}" for name, count in errors.items()))
+    return "; ".join(parts)
+
+
+def audit_lines(audit: Audit) -> list[Text]:
+    """The client's own state: one line when it is well, one for each breach else."""
+    if not audit.breaches:
+        lag = next((check for check in audit.checks if check.name == "send_lag_p99"), None)
+        told = f", send lag p99 {lag.observed:.2f} ms" if lag and lag.observed is not None else ""
+        return [Text(f"Client audit: {len(audit.checks)} checks passed{told}")]
+    return [Text(f"Client audit: {check.name}: {check.remedy}", style="magenta") for check in audit.breaches]
+
+
+def figure(value: float | None, unit: str) -> str:
+    """A number with its unit; a dash where there is none."""
+    if value is None:
+        return "–"
+    if unit == "%":
+        return f"{value * 100:.5g} %"
+    return f"{value:.1f} {unit}" if unit == "ms" else f"{value:.4g}{unit}"
+
+
+def _ms(value: float | None) -> str:
+    return "–" if value is None else f"{value:.1f}"
+
+
+def _rate(value: float | None) -> str:
+    return "–" if value is None else f"{value:.4g}"

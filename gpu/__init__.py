@@ -1,0 +1,1 @@
+"""What the hardware did: SM estimate, clock alignment, the agent beside the GPU and its client."""

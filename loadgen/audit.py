@@ -1,0 +1,156 @@
+"""Is the client itself trustworthy? Judged before any objective. Pure over records and samples.
+
+Each check compares what the load generator did with what it was told to do, and carries the remedy
+in words. Time that opening a connection took is the network's and the server's, so it is taken off
+the send lag.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from surgeproof.loadgen.spool import HealthSample
+from surgeproof.records import Audit, AuditCheck
+
+Floats = npt.NDArray[np.float64]
+
+_LAG_FLOOR_MS = 5.0
+_LAG_SHARE = 0.02
+_MORE_PROCESSES = "use more worker processes (--processes) or a lower rate"
+
+
+def audit_run(
+    columns: Mapping[str, Any],
+    health: Mapping[int, Sequence[HealthSample]],
+    *,
+    open_loop: bool,
+    interrupted: bool,
+    tightest_ms: float | None,
+) -> Audit:
+    """Audit one run.
+
+    Args:
+        columns: the record columns `intended_at_ns`, `sent_at_ns`, `connect_at_ns`,
+            `connected_at_ns`, `outcome`, `input_tokens`, `planned_input_tokens`; None where missing.
+        health: samples by worker.
+        open_loop: whether the load had a schedule of its own.
+        interrupted: the user ended the run early, so unsent plans are no fault.
+        tightest_ms: the smallest latency objective, ms.
+    """
+    outcome = np.asarray(columns["outcome"], dtype=object)
+    checks = [_lag(columns, tightest_ms)]
+    if open_loop:
+        unsent = int((outcome == "not_sent").sum())
+        if not interrupted:
+            remedy = f"{unsent} planned requests were not sent: see their reasons; {_MORE_PROCESSES}"
+            checks.append(_check("not_sent", float(unsent), 0.0, "requests", remedy))
+        checks += _fidelity(columns)
+    checks += _health_checks(health)
+    checks += _prompt_checks(columns, outcome)
+    return Audit(tuple(check for check in checks if check is not None))
+
+
+def _check(name: str, observed: float, limit: float, unit: str, remedy: str) -> AuditCheck:
+    return AuditCheck(name, round(observed, 6), limit, unit, observed <= limit, remedy)
+
+
+def _ms(columns: Mapping[str, Any], end: str, start: str) -> Floats:
+    """Milliseconds between two times of each record, NaN where one is missing."""
+    pairs = zip(columns[end], columns[start], strict=True)
+    return np.array([np.nan if a is None or b is None else (a - b) / 1e6 for a, b in pairs])
+
+
+def send_lag_ms(columns: Mapping[str, Any]) -> Floats:
+    """How late each request left, ms, without the time that opening its connection took."""
+    lag = _ms(columns, "sent_at_ns", "intended_at_ns")
+    connecting = np.nan_to_num(_ms(columns, "connected_at_ns", "connect_at_ns"))
+    known: Floats = (lag - connecting)[~np.isnan(lag)]
+    return known
+
+
+def _lag(columns: Mapping[str, Any], tightest_ms: float | None) -> AuditCheck | None:
+    lag = send_lag_ms(columns)
+    if len(lag) == 0:
+        return None
+    limit = max(_LAG_FLOOR_MS, _LAG_SHARE * (tightest_ms or 0.0))
+    p99 = float(np.quantile(lag, 0.99, method="inverted_cdf"))
+    remedy = f"requests left {p99:.1f} ms late at p99: {_MORE_PROCESSES}, or raise --max-concurrency"
+    return _check("send_lag_p99", p99, limit, "ms", remedy)
+
+
+def _fidelity(columns: Mapping[str, Any]) -> list[AuditCheck]:
+    """Rate and dispersion of what was sent against what was planned."""
+    pairs = [
+        (a, b) for a, b in zip(columns["intended_at_ns"], columns["sent_at_ns"], strict=True) if b is not None
+    ]
+    if len(pairs) < 2:
+        return []
+    at = np.array(pairs, dtype=np.int64)
+    planned, sent = np.sort(at[:, 0]) - at[:, 0].min(), np.sort(at[:, 1]) - at[:, 0].min()
+    planned_span, sent_span = float(planned[-1]) / 1e9, float(sent[-1] - sent[0]) / 1e9
+    checks = []
+    # Under 5 ms a difference of spans is the lag of two single requests, not a rate.
+    if planned_span > 0.5:
+        off = max(0.0, abs(sent_span - planned_span) - 0.005) / planned_span
+        remedy = f"the achieved rate is off by {off:.1%}: {_MORE_PROCESSES}"
+        checks.append(_check("achieved_rate_error", off, 0.01, "ratio", remedy))
+    planned_idc, sent_idc = _dispersion(planned), _dispersion(sent)
+    if planned_idc and sent_idc:
+        off = abs(sent_idc / planned_idc - 1)
+        remedy = f"the sent times are not as bursty as planned (dispersion off by {off:.0%}): {_MORE_PROCESSES}"
+        checks.append(_check("dispersion_error", off, 0.05, "ratio", remedy))
+    return checks
+
+
+def _dispersion(at_ns: npt.NDArray[np.int64]) -> float | None:
+    """Variance over mean of the counts in whole seconds; None under 30 of them."""
+    windows = int(at_ns[-1] // 10**9)
+    if windows < 30:
+        return None
+    counts = np.bincount(at_ns // 10**9, minlength=windows)[:windows]
+    return float(counts.var() / counts.mean()) if counts.mean() > 0 else None
+
+
+def _health_checks(health: Mapping[int, Sequence[HealthSample]]) -> list[AuditCheck]:
+    checks = []
+    busy = {w: float(np.median([s.cpu_share for s in samples])) for w, samples in health.items() if samples}
+    if busy:
+        worst = max(busy, key=lambda worker: busy[worker])
+        over = sum(share > 0.95 for share in busy.values())
+        remedy = f"{over} of {len(busy)} workers were CPU-bound (worker {worst}: {busy[worst]:.0%}): {_MORE_PROCESSES}"
+        checks.append(_check("worker_cpu_share", busy[worst], 0.95, "of a core", remedy))
+    samples = [sample for of_worker in health.values() for sample in of_worker]
+    if samples:
+        lags = np.array([sample.loop_lag_ns for sample in samples]) / 1e6
+        lag = float(np.quantile(lags, 0.99, method="inverted_cdf"))
+        remedy = f"the event loop stood still for {lag:.0f} ms: other programs share the cores, or {_MORE_PROCESSES}"
+        checks.append(_check("loop_lag_p99", lag, 100.0, "ms", remedy))
+        pause = max(sample.gc_pause_ns for sample in samples) / 1e6
+        checks.append(_check("gc_pause_max", pause, 50.0, "ms", f"a garbage collection took {pause:.0f} ms"))
+        step = max(abs(sample.clock_step_ns) for sample in samples) / 1e6
+        remedy = f"the wall clock moved by {step:.0f} ms against the monotonic one: check the time service"
+        checks.append(_check("clock_step_max", step, 50.0, "ms", remedy))
+    return checks
+
+
+def _prompt_checks(columns: Mapping[str, Any], outcome: npt.NDArray[Any]) -> list[AuditCheck]:
+    """Prompt tokens that the server counted against those that were planned."""
+    pairs = [
+        (got, planned)
+        for got, planned, result in zip(
+            columns["input_tokens"], columns["planned_input_tokens"], outcome, strict=True
+        )
+        if result == "ok" and got is not None
+    ]
+    if not pairs:
+        return []
+    got, planned = (float(np.mean(side)) for side in zip(*pairs, strict=True))
+    # A chat template adds some tokens to each prompt; 64 are granted.
+    off = max(0.0, abs(got - planned) - 64) / planned
+    remedy = (
+        f"the server counted {got:.0f} prompt tokens where {planned:.0f} were planned: give --tokenizer, "
+        f"or --words-per-token {planned / got:.2f}"
+    )
+    return [_check("prompt_tokens_error", off, 0.25, "ratio", remedy)]

@@ -1,0 +1,100 @@
+"""HTTP content codings, undone read by read: gzip, deflate, br, zstd. Pure; knows no socket."""
+
+import sys
+import zlib
+from collections.abc import Callable
+
+import brotli
+
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
+
+Decode = Callable[[bytes], bytes]
+
+
+class CodingError(Exception):
+    """The body's content coding is unknown, or its bytes are not of that coding."""
+
+
+def decoder_for(content_encoding: str) -> Decode | None:
+    """Return a function that decodes successive reads, None for the identity.
+
+    Args:
+        content_encoding: the header's value, codings in the order they were applied.
+
+    Raises:
+        CodingError: a coding is unknown; the message names it.
+    """
+    codings = [name.strip().lower() for name in content_encoding.split(",")]
+    steps = [_step(name) for name in reversed(codings) if name not in ("", "identity")]
+    if not steps:
+        return None
+
+    def decode(data: bytes) -> bytes:
+        for step in steps:
+            data = step(data)
+        return data
+
+    return decode
+
+
+def _step(name: str) -> Decode:
+    if name in ("gzip", "x-gzip"):
+        return _ZlibStep(31, name)
+    if name == "deflate":
+        return _DeflateStep()
+    if name == "br":
+        return _guard(brotli.Decompressor().process, name, brotli.error)
+    if name == "zstd":
+        return _guard(zstd.ZstdDecompressor().decompress, name, zstd.ZstdError)
+    raise CodingError(f"content coding {name!r} is not supported")
+
+
+def _guard(step: Decode, name: str, error: type[Exception]) -> Decode:
+    def guarded(data: bytes) -> bytes:
+        try:
+            return step(data)
+        except (error, EOFError) as exc:
+            raise CodingError(f"the body is not valid {name}: {exc}") from exc
+
+    return guarded
+
+
+class _ZlibStep:
+    """One zlib container; a gzip body may hold several members in a row."""
+
+    def __init__(self, wbits: int, name: str) -> None:
+        self._wbits, self._name = wbits, name
+        self._inflate = zlib.decompressobj(wbits)
+
+    def __call__(self, data: bytes) -> bytes:
+        out = []
+        try:
+            while data:
+                if self._inflate.eof:
+                    self._inflate = zlib.decompressobj(self._wbits)
+                out.append(self._inflate.decompress(data))
+                data = self._inflate.unused_data
+        except zlib.error as exc:
+            raise CodingError(f"the body is not valid {self._name}: {exc}") from exc
+        return b"".join(out)
+
+
+class _DeflateStep:
+    """`deflate` means zlib by the standard and raw deflate in many servers: the first two bytes tell."""
+
+    def __init__(self) -> None:
+        self._head = b""
+        self._step: _ZlibStep | None = None
+
+    def __call__(self, data: bytes) -> bytes:
+        if self._step is None:
+            self._head += data
+            if len(self._head) < 2:
+                return b""
+            is_zlib = self._head[0] & 0x0F == 8 and int.from_bytes(self._head[:2], "big") % 31 == 0
+            self._step = _ZlibStep(15 if is_zlib else -15, "deflate")
+            data, self._head = self._head, b""
+        return self._step(data)

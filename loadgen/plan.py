@@ -1,0 +1,132 @@
+"""The whole plan of a run, made before the first byte: who is sent when, how long, in which class.
+
+Pure. A plan is one numpy table, so that a million requests take a second and 29 MB; it is hashed,
+stored with the run and shared among workers as one global schedule. Each dimension has its own
+seed: changing the class mix does not move the arrivals.
+"""
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from surgeproof.records import REQUEST_CLASSES, RequestPlan, TracePoint
+
+PLAN_DTYPE = np.dtype(
+    [
+        ("intended_ns", "<i8"),
+        ("input_tokens", "<i4"),
+        ("output_tokens", "<i4"),
+        ("request_class", "u1"),
+        ("prompt_seed", "<u8"),
+    ]
+)
+CLOSED_LOOP = -1
+"""`intended_ns` of a request that is sent when a user is free."""
+
+
+class Plan:
+    """A table of planned requests.
+
+    Args:
+        rows: structured array of `PLAN_DTYPE`, in order of intended time.
+    """
+
+    def __init__(self, rows: npt.NDArray[np.void]) -> None:
+        self.rows = rows
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, index: int) -> RequestPlan:
+        intended, inputs, outputs, request_class, prompt_seed = self.rows[index].item()
+        return RequestPlan(index, intended, REQUEST_CLASSES[request_class], inputs, outputs, prompt_seed)
+
+    @property
+    def span_s(self) -> float:
+        """Planned time of the last request, seconds."""
+        return max(float(self.rows["intended_ns"][-1]) / 1e9, 0.0) if len(self.rows) else 0.0
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the table: two runs with the same digest asked for the same."""
+        return hashlib.sha256(self.rows.tobytes()).hexdigest()
+
+    def share(self, worker: int, workers: int) -> Iterator[RequestPlan]:
+        """The requests of one of `workers` workers: every `workers`-th of the one global schedule."""
+        return (self[index] for index in range(worker, len(self.rows), workers))
+
+    def save(self, path: Path) -> None:
+        """Write the table where workers can load it."""
+        np.save(path, self.rows, allow_pickle=False)
+
+    @classmethod
+    def load(cls, path: Path) -> "Plan":
+        """Read what `save` wrote."""
+        return cls(np.load(path, allow_pickle=False))
+
+
+def make_plan(
+    intended_ns: npt.NDArray[np.int64],
+    lengths: npt.NDArray[np.int64],
+    class_weights: dict[str, float],
+    seed: int,
+    fixed_classes: Sequence[str | None] | None = None,
+) -> Plan:
+    """Put times, lengths and classes together.
+
+    Args:
+        intended_ns: planned offsets, ns, sorted; shape (n,).
+        lengths: input and output tokens; shape (n, 2).
+        class_weights: share of each class, in any scale.
+        seed: the run's seed.
+        fixed_classes: classes that the trace itself names; None entries are drawn.
+    """
+    count = len(intended_ns)
+    class_seed, prompt_seed = np.random.SeedSequence(seed).spawn(2)
+    rows = np.zeros(count, dtype=PLAN_DTYPE)
+    rows["intended_ns"] = intended_ns
+    rows["input_tokens"] = lengths[:, 0]
+    rows["output_tokens"] = lengths[:, 1]
+    rows["request_class"] = _draw_classes(count, class_weights, np.random.default_rng(class_seed))
+    if fixed_classes is not None:
+        for index, name in enumerate(fixed_classes):
+            if name is not None:
+                rows["request_class"][index] = REQUEST_CLASSES.index(name)
+    rows["prompt_seed"] = np.random.default_rng(prompt_seed).integers(0, 2**63, size=count, dtype=np.uint64)
+    return Plan(rows)
+
+
+def replay_times(points: Sequence[TracePoint], speedup: float) -> npt.NDArray[np.int64]:
+    """Recorded times from the first point on, divided by `speedup`."""
+    at = np.fromiter((point.at_ns for point in points), dtype=np.int64, count=len(points))
+    if len(at) == 0:
+        return at
+    return np.round((at - at[0]) / speedup).astype(np.int64)
+
+
+def pair_lengths(points: Sequence[TracePoint]) -> npt.NDArray[np.int64]:
+    """Input and output tokens of each point; shape (n, 2)."""
+    flat = [(point.input_tokens, point.output_tokens) for point in points]
+    return np.array(flat, dtype=np.int64).reshape(-1, 2)
+
+
+def draw_lengths(pairs: npt.NDArray[np.int64], count: int, seed: int) -> npt.NDArray[np.int64]:
+    """Draw whole (input, output) pairs: their dependence is part of the workload."""
+    rng = np.random.default_rng(np.random.SeedSequence(seed).spawn(4)[2])
+    drawn: npt.NDArray[np.int64] = pairs[rng.integers(0, len(pairs), size=count)]
+    return drawn
+
+
+def arrival_rng(seed: int) -> np.random.Generator:
+    """The random numbers of the arrivals, apart from all others of the run."""
+    return np.random.default_rng(np.random.SeedSequence(seed).spawn(4)[3])
+
+
+def _draw_classes(
+    count: int, weights: dict[str, float], rng: np.random.Generator
+) -> npt.NDArray[np.uint8]:
+    shares = np.array([weights.get(name, 0.0) for name in REQUEST_CLASSES], dtype=np.float64)
+    return rng.choice(len(REQUEST_CLASSES), size=count, p=shares / shares.sum()).astype(np.uint8)

@@ -1,0 +1,80 @@
+"""Prompts of an asked number of tokens, no two of them with a common beginning.
+
+Pure after construction. A token is a common short English word with its leading space, which most
+byte-pair vocabularies hold as one token; with a tokenizer only words for which that is true are
+used, without one the ratio of words to tokens is declared. Text is sliced from one long seeded
+passage, so that a prompt costs microseconds, and begins with words that encode its own seed, so
+that no prefix cache can serve one prompt's blocks to another.
+"""
+
+import random
+from importlib.resources import files
+from typing import Protocol
+
+_PASSAGE_WORDS = 200_000
+_NONCE_WORDS = 7
+
+
+class Tokenizer(Protocol):
+    """What is asked of a tokenizer: the ids of a text, without special tokens."""
+
+    def count(self, text: str) -> int:
+        """Number of tokens of the text."""
+        ...
+
+
+class PromptMaker:
+    """Makes prompts; equal arguments give equal text in every process.
+
+    Args:
+        seed: the run's seed; another seed makes other text, so that a second run is not served
+            from the cache that the first one warmed.
+        words_per_token: declared ratio where there is no tokenizer.
+        tokenizer: counts tokens exactly.
+    """
+
+    def __init__(
+        self, seed: int, words_per_token: float = 1.0, tokenizer: Tokenizer | None = None
+    ) -> None:
+        words = files("surgeproof.loadgen").joinpath("words.txt").read_text("ascii").split()
+        if tokenizer is not None:
+            single = [word for word in words if tokenizer.count(f" {word}") == 1]
+            words = single if len(single) >= 64 else words
+        self._words = words
+        self._words_per_token = words_per_token
+        passage = random.Random(seed).choices(words, k=_PASSAGE_WORDS)
+        self._offsets = [0]
+        for word in passage:
+            self._offsets.append(self._offsets[-1] + len(word) + 1)
+        self._passage = " ".join(passage) + " "
+
+    def text(self, tokens: int, prompt_seed: int) -> str:
+        """A prompt of `tokens` tokens; its first words are unique to `prompt_seed`."""
+        wanted = max(1, round(tokens * self._words_per_token))
+        words, base = [], len(self._words)
+        rest = prompt_seed
+        for _ in range(min(_NONCE_WORDS, wanted)):
+            rest, digit = divmod(rest, base)
+            words.append(self._words[digit])
+        text = " ".join(words)
+        wanted -= len(words)
+        start = prompt_seed % _PASSAGE_WORDS
+        while wanted > 0:
+            end = min(start + wanted, _PASSAGE_WORDS)
+            text += " " + self._passage[self._offsets[start] : self._offsets[end] - 1]
+            wanted -= end - start
+            start = 0
+        return text
+
+
+class HuggingFaceTokenizer:
+    """A `tokenizer.json` read by the `tokenizers` library (extra `tokenizer`)."""
+
+    def __init__(self, path: str) -> None:
+        from tokenizers import Tokenizer as Library
+
+        self._library = Library.from_file(path)
+
+    def count(self, text: str) -> int:
+        """Number of tokens of the text, without special tokens."""
+        return len(self._library.encode(text, add_special_tokens=False).ids)

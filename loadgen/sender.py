@@ -1,0 +1,207 @@
+"""One planned request in, one stream record out.
+
+Builds the request's body, hands it to the transport and turns the finished exchange into a
+`StreamRecord`. Also remembers, for the endpoint, that it refuses `stream_options`.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from surgeproof.config import TargetConfig
+from surgeproof.loadgen.prompts import PromptMaker
+from surgeproof.loadgen.stream import StreamReader, pack_arrivals
+from surgeproof.loadgen.transport import Client, Exchange
+from surgeproof.records import RequestPlan, StreamRecord
+
+PATHS = {"chat": "/chat/completions", "completions": "/completions"}
+NOT_SENT = "not_sent"
+CANCELLED = "cancelled"
+OnRecord = Callable[[StreamRecord, Exchange], None]
+
+
+class RequestForm:
+    """The JSON body of a request, from a plan or from a given prompt.
+
+    Args:
+        target: endpoint options.
+        model: name of the model.
+        priorities: `priority` value by class, sent only for classes named here.
+    """
+
+    def __init__(self, target: TargetConfig, model: str, priorities: dict[str, int] | None = None) -> None:
+        self.target = target
+        self.model = model
+        self.priorities = priorities or {}
+
+    def body(
+        self, prompt: str, max_tokens: int, request_class: str | None, *, include_usage: bool
+    ) -> dict[str, Any]:
+        """The body as plain data."""
+        target = self.target
+        body: dict[str, Any] = {"model": self.model}
+        if target.endpoint == "chat":
+            body["messages"] = [{"role": "user", "content": prompt}]
+        else:
+            body["prompt"] = prompt
+        body[target.max_tokens_field] = max_tokens
+        if target.temperature is not None:
+            body["temperature"] = target.temperature
+        body["stream"] = True
+        if include_usage:
+            body["stream_options"] = {"include_usage": True}
+        if target.ignore_eos:
+            body["ignore_eos"] = True
+        if request_class in self.priorities:
+            body["priority"] = self.priorities[request_class]
+        return body | target.extra_body
+
+
+class Sender:
+    """Sends planned requests and reports each exactly once.
+
+    Args:
+        client: the transport.
+        form: how bodies are built.
+        prompts: where their text comes from.
+        run_uid: names the run in each request's id and trace parent.
+        worker: number of this worker.
+    """
+
+    def __init__(
+        self, client: Client, form: RequestForm, prompts: PromptMaker, run_uid: str, worker: int
+    ) -> None:
+        self.client = client
+        self.form = form
+        self.prompts = prompts
+        self.run_uid = run_uid
+        self.worker = worker
+
+    def payload(self, plan: RequestPlan) -> bytes:
+        """The request's bytes; made ahead of its time, so that sending it is one write."""
+        prompt = self.prompts.text(plan.input_tokens, plan.prompt_seed)
+        target = self.client.target
+        body = self.form.body(
+            prompt, plan.output_tokens, plan.request_class, include_usage=target.include_usage
+        )
+        return self.wire(body, plan.index)
+
+    def wire(self, body: dict[str, Any], index: int) -> bytes:
+        """Head and body of one request, with its ids."""
+        span = f"{index + 1:016x}"
+        ids = {
+            "X-Request-Id": f"sp-{self.run_uid[:8]}-{index}",
+            "traceparent": f"00-{self.run_uid[:16]:0<16}{span}-{span}-01",
+        }
+        encoded = msgspec.json.encode(body)
+        path = PATHS[self.form.target.endpoint]
+        return self.client.target.request_bytes(path, encoded, ids, reuse=self.client.reuse)
+
+    def send(
+        self, plan: RequestPlan, payload: bytes, intended_at_ns: int, phase: str, step: int, on_record: OnRecord
+    ) -> Exchange:
+        """Send now; `on_record` is called once, in a hub callback."""
+
+        def done(exchange: Exchange) -> None:
+            if self._refused_stream_options(exchange):
+                self._send_without_usage(exchange, plan)
+            else:
+                on_record(self.record(plan, exchange, intended_at_ns, phase, step), exchange)
+
+        fixed = self.form.target.ignore_eos or "min_tokens" in self.form.target.extra_body
+        exchange = Exchange(
+            payload, lambda: StreamReader(plan.output_tokens, fixed_length=fixed), done
+        )
+        self.client.start(exchange)
+        return exchange
+
+    def _refused_stream_options(self, exchange: Exchange) -> bool:
+        reader = exchange.reader
+        return (
+            reader.http_status in (400, 422)
+            and "stream_options" in (reader.error or "")
+            and b'"stream_options"' in exchange.payload
+        )
+
+    def _send_without_usage(self, exchange: Exchange, plan: RequestPlan) -> None:
+        self.client.target.include_usage = False
+        again_with(self.client, exchange, self.payload(plan))
+
+    def record(
+        self, plan: RequestPlan, exchange: Exchange, intended_at_ns: int, phase: str, step: int
+    ) -> StreamRecord:
+        """The record of a finished exchange."""
+        reader = exchange.reader
+        origin = exchange.sent_at_ns or exchange.attempt_started_at_ns
+        return StreamRecord(
+            plan_index=plan.index,
+            request_class=plan.request_class,
+            worker=self.worker,
+            step=step,
+            phase=phase,
+            planned_input_tokens=plan.input_tokens,
+            planned_output_tokens=plan.output_tokens,
+            intended_at_ns=intended_at_ns,
+            dispatched_at_ns=exchange.dispatched_at_ns,
+            connect_at_ns=exchange.connect_at_ns,
+            resolved_at_ns=exchange.resolved_at_ns,
+            tcp_connected_at_ns=exchange.tcp_connected_at_ns,
+            connected_at_ns=exchange.connected_at_ns,
+            sent_at_ns=exchange.sent_at_ns,
+            headers_at_ns=reader.headers_at_ns,
+            first_byte_at_ns=reader.first_byte_at_ns,
+            first_event_at_ns=reader.first_event_at_ns,
+            first_token_at_ns=reader.first_token_at_ns,
+            first_answer_at_ns=reader.first_answer_at_ns,
+            last_token_at_ns=reader.last_token_at_ns,
+            done_at_ns=reader.done_at_ns,
+            outcome=reader.outcome(),
+            error=reader.error,
+            http_status=reader.http_status,
+            finish_reason=reader.finish_reason,
+            input_tokens=reader.input_tokens,
+            output_tokens=reader.output_tokens,
+            cached_tokens=reader.cached_tokens,
+            reasoning_tokens=reader.reasoning_tokens,
+            tpot_ns=reader.tpot_ns(),
+            max_gap_ns=reader.max_gap_ns(),
+            token_events=reader.token_events,
+            events=reader.events,
+            body_bytes=reader.body_bytes,
+            merged_reads=reader.merged_reads,
+            stamp_source=exchange.stamp_source,
+            retries=exchange.retries,
+            retry_after_s=reader.retry_after_s,
+            request_id=reader.request_id,
+            server_timing=reader.server_timing,
+            warnings=reader.all_warnings(),
+            arrivals=pack_arrivals(origin, reader.arrivals_at_ns),
+        )
+
+
+def again_with(client: Client, exchange: Exchange, payload: bytes) -> None:
+    """Send another payload in place of one that the endpoint refused for its `stream_options`."""
+    exchange.payload = payload
+    exchange.retries += 1
+    exchange.finished = False
+    exchange.restart()
+    exchange.reader.note("stream_options_refused")
+    client.start(exchange)
+
+
+def unsent_record(
+    plan: RequestPlan, intended_at_ns: int, worker: int, phase: str, reason: str
+) -> StreamRecord:
+    """The record of a planned request that was never sent."""
+    return StreamRecord(
+        plan_index=plan.index,
+        request_class=plan.request_class,
+        worker=worker,
+        phase=phase,
+        planned_input_tokens=plan.input_tokens,
+        planned_output_tokens=plan.output_tokens,
+        intended_at_ns=intended_at_ns,
+        outcome=NOT_SENT,
+        error=reason,
+    )

@@ -1,0 +1,105 @@
+"""The worker's own file of what it measured: appended as it happens, readable after a crash.
+
+A spool is a sequence of frames, each a batch of records and health samples. A frame that a crash
+cut short is recognised by its length or checksum and ends the reading; everything before it counts.
+
+    frame = length (uint32) crc32 (uint32) payload (MessagePack of `Batch`), little-endian
+"""
+
+import struct
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from surgeproof.records import StreamRecord
+
+_HEAD = struct.Struct("<II")
+SUFFIX = ".spool"
+
+
+class HealthSample(msgspec.Struct, omit_defaults=True):
+    """How the load generator itself was doing over the last sampling interval.
+
+    Attributes:
+        at_ns: end of the interval on the run's clock.
+        cpu_share: CPU time over wall time of this process; 1.0 is one core.
+        loop_lag_ns: worst lateness of a 10 ms heartbeat of the event loop.
+        gc_pause_ns: longest garbage collection.
+        in_flight: requests on the wire.
+        waiting: planned requests that were due but held back by the concurrency cap.
+        clock_step_ns: change of realtime against monotonic time since the run's start.
+    """
+
+    at_ns: int
+    cpu_share: float
+    loop_lag_ns: int
+    gc_pause_ns: int
+    in_flight: int
+    waiting: int
+    clock_step_ns: int
+    rss_bytes: int = 0
+
+
+class Batch(msgspec.Struct, omit_defaults=True):
+    """One frame's content. `ended` marks the worker's orderly end."""
+
+    worker: int
+    records: list[StreamRecord] = []
+    health: list[HealthSample] = []
+    ended: bool = False
+
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(Batch)
+
+
+def encode_frame(batch: Batch) -> bytes:
+    """One frame, ready to be appended or sent."""
+    payload = _encoder.encode(batch)
+    return _HEAD.pack(len(payload), zlib.crc32(payload)) + payload
+
+
+class SpoolWriter:
+    """Appends frames; each is handed to the kernel at once, so a killed process loses none."""
+
+    def __init__(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._file = path.open("ab", buffering=0)
+
+    def append(self, batch: Batch) -> None:
+        """Write one batch."""
+        self._file.write(encode_frame(batch))
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+class SpoolReader:
+    """Reads the whole frames of a growing file; call `batches` again for what came since."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._offset = 0
+
+    def batches(self) -> Iterator[Batch]:
+        """The batches that are complete now and were not returned before."""
+        with self._path.open("rb") as file:
+            file.seek(self._offset)
+            while True:
+                head = file.read(_HEAD.size)
+                if len(head) < _HEAD.size:
+                    return
+                length, checksum = _HEAD.unpack(head)
+                payload = file.read(length)
+                if len(payload) < length or zlib.crc32(payload) != checksum:
+                    return
+                self._offset += _HEAD.size + length
+                yield _decoder.decode(payload)
+
+
+def spool_path(run_dir: Path, worker: int, host: str) -> Path:
+    """Where a worker spools."""
+    return run_dir / f"worker-{worker:03d}-{host}{SUFFIX}"

@@ -1,0 +1,781 @@
+"""Sockets: connect, TLS, send, stamped reads, pools. Callbacks on gevent's event loop.
+
+One `Client` carries any number of requests to one endpoint. Each `Exchange` is driven by hub
+callbacks, without a greenlet of its own, so ten thousand streams cost ten thousand sockets and
+little else. Every read is stamped before it is parsed: with the kernel's receive time where the
+socket gives one, else with a clock read right after the read. HTTP is parsed by httptools; what
+the bytes mean is `stream`'s business. Nothing is monkey-patched here.
+"""
+
+import _socket
+import contextlib
+import errno
+import heapq
+import itertools
+import logging
+import os
+import socket
+import ssl
+import struct
+import sys
+import time
+import urllib.request
+from base64 import b64encode
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+from urllib.parse import SplitResult, unquote, urlsplit
+
+import gevent
+import httptools
+
+from surgeproof.clock import MonotonicClock
+from surgeproof.config import Timeouts, TlsOptions
+from surgeproof.errors import ConfigError, EndpointError
+from surgeproof.loadgen.stream import StreamReader
+
+logger = logging.getLogger(__name__)
+
+READ_BYTES = 65536
+DONE_GRACE_S = 0.1
+"""How long a body may stay open after `[DONE]` before its connection is thrown away."""
+_SWEEP_S = 0.01
+_SO_TIMESTAMPNS = 35
+_STAMP = struct.Struct("qq")
+_MAX_STAMP_AGE_NS = 60 * 10**9
+_KERNEL_STAMPS = sys.platform == "linux"
+_RESOURCE_ERRORS = frozenset(
+    {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS, errno.EADDRNOTAVAIL, errno.EADDRINUSE}
+)
+
+
+class Target:
+    """An endpoint: where its sockets go and what every request to it carries.
+
+    Args:
+        base_url: as OpenAI clients take it, usually ending in `/v1`.
+        headers: sent with each request; values may be secrets and are never logged.
+        tls: certificate options.
+        environ_proxies: use HTTP_PROXY, HTTPS_PROXY and NO_PROXY.
+
+    Raises:
+        ConfigError: the URL or a certificate file cannot be used.
+    """
+
+    def __init__(
+        self,
+        base_url: str,
+        headers: dict[str, str] | None = None,
+        tls: TlsOptions | None = None,
+        *,
+        environ_proxies: bool = True,
+    ) -> None:
+        parts = _split_url(base_url)
+        self.base_url = base_url.rstrip("/")
+        self.scheme = parts.scheme
+        self.host = parts.hostname or ""
+        self.port = parts.port or (443 if parts.scheme == "https" else 80)
+        self.path = parts.path.rstrip("/")
+        bracketed = f"[{self.host}]" if ":" in self.host else self.host
+        default_port = self.port == (443 if self.scheme == "https" else 80)
+        self.host_header = bracketed if default_port else f"{bracketed}:{self.port}"
+        self.authority = f"{bracketed}:{self.port}"
+        self.headers = dict(headers or {})
+        self.proxy = _proxy_for(parts) if environ_proxies else None
+        self.tls_context = _tls_context(tls or TlsOptions()) if self.scheme == "https" else None
+        self.addresses: list[tuple[int, Any]] = []
+        self.include_usage = True
+
+    def resolve(self) -> None:
+        """Look the host up, once; the addresses are kept for the whole run.
+
+        Raises:
+            EndpointError: the name is unknown.
+        """
+        host, port = (
+            (self.proxy.hostname or "", self.proxy.port or 80) if self.proxy else (self.host, self.port)
+        )
+        try:
+            found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        except (OSError, UnicodeError) as exc:
+            raise EndpointError(f"cannot resolve host {host!r} of {self.base_url}: {exc}") from exc
+        self.addresses = [(int(family), address) for family, _, _, _, address in found]
+
+    def prefer(self, address: tuple[int, Any]) -> None:
+        """Try the address that answered first from now on."""
+        if self.addresses[0] != address:
+            self.addresses.remove(address)
+            self.addresses.insert(0, address)
+
+    def request_bytes(self, path: str, body: bytes, extra: dict[str, str], *, reuse: bool) -> bytes:
+        """Head and body in one piece, to be sent in one write."""
+        prefix = f"http://{self.host_header}" if self.proxy and self.scheme == "http" else ""
+        headers = {
+            "Host": self.host_header,
+            "Accept": "text/event-stream, application/json",
+            "Accept-Encoding": "identity",
+            "Content-Type": "application/json",
+            "User-Agent": "surgeproof",
+            "Content-Length": str(len(body)),
+        }
+        if not reuse:
+            headers["Connection"] = "close"
+        if self.proxy and self.scheme == "http":
+            headers |= _proxy_authorization(self.proxy)
+        names = {name.lower(): name for name in headers}
+        for name, value in (*self.headers.items(), *extra.items()):
+            headers.pop(names.get(name.lower(), ""), None)
+            headers[name] = value
+        lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+        return f"POST {prefix}{self.path}{path} HTTP/1.1\r\n{lines}\r\n".encode("latin-1") + body
+
+
+class Exchange:
+    """One request and what came of it. Times are on the client's clock, ns."""
+
+    __slots__ = (
+        "address_index", "attempt_started_at_ns", "connect_at_ns", "connected_at_ns", "connection",
+        "dispatched_at_ns", "finished", "make_reader", "on_done", "payload", "reader", "resolved_at_ns",
+        "retries", "reused", "sent_at_ns", "stamp_source", "tag", "tcp_connected_at_ns",
+        "last_activity_at_ns",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        payload: bytes,
+        make_reader: Callable[[], StreamReader],
+        on_done: Callable[["Exchange"], None],
+        tag: Any = None,
+    ) -> None:
+        self.payload = payload
+        self.make_reader = make_reader
+        self.on_done = on_done
+        self.tag = tag
+        self.reader = make_reader()
+        self.retries = 0
+        self.finished = False
+        self.connection: Connection | None = None
+        self.dispatched_at_ns = 0
+        self.restart()
+
+    def restart(self) -> None:
+        """Forget the attempt before: the next one is measured on its own."""
+        self.reader = self.make_reader()
+        self.attempt_started_at_ns = 0
+        self.last_activity_at_ns = 0
+        self.address_index = 0
+        self.reused = False
+        self.connect_at_ns: int | None = None
+        self.resolved_at_ns: int | None = None
+        self.tcp_connected_at_ns: int | None = None
+        self.connected_at_ns: int | None = None
+        self.sent_at_ns: int | None = None
+        self.stamp_source: str | None = None
+
+
+class Client:
+    """Sends exchanges to one target over kept-alive connections, without a cap of its own.
+
+    Args:
+        target: a resolved target.
+        timeouts: limits of each phase.
+        reuse: keep connections alive; off, each request opens its own.
+        clock: the run's clock.
+    """
+
+    def __init__(
+        self,
+        target: Target,
+        timeouts: Timeouts | None = None,
+        *,
+        reuse: bool = True,
+        clock: MonotonicClock | None = None,
+    ) -> None:
+        self.target = target
+        self.timeouts = timeouts or Timeouts()
+        self.reuse = reuse
+        self.clock = clock or MonotonicClock()
+        self.loop = gevent.get_hub().loop
+        self.idle: deque[Connection] = deque()
+        self.in_flight: set[Exchange] = set()
+        self.connections_opened = 0
+        self._deadlines: list[tuple[int, int, Exchange]] = []
+        self._sequence = itertools.count()
+        self._sweeper = self.loop.timer(_SWEEP_S, _SWEEP_S)
+        self._sweeper.start(self._sweep)
+        self._stamping = _hold_stamping_on()
+        # One buffer for all connections: a read is copied out of it before the next one begins.
+        self.read_view = memoryview(bytearray(READ_BYTES))
+
+    def start(self, exchange: Exchange) -> None:
+        """Send now, on an idle connection or a new one; `on_done` is called exactly once."""
+        now = self.clock.now_ns()
+        exchange.dispatched_at_ns = exchange.dispatched_at_ns or now
+        exchange.attempt_started_at_ns = exchange.last_activity_at_ns = now
+        self.in_flight.add(exchange)
+        self._watch(exchange)
+        while self.idle:
+            connection = self.idle.pop()
+            if not connection.closed:
+                exchange.reused = True
+                connection.send(exchange)
+                return
+        Connection(self, exchange)
+
+    def finish(self, exchange: Exchange) -> None:
+        """The exchange is over; hand it back."""
+        if exchange.finished:
+            return
+        exchange.finished = True
+        exchange.connection = None
+        self.in_flight.discard(exchange)
+        exchange.on_done(exchange)
+
+    def retry_fresh(self, exchange: Exchange) -> None:
+        """Once more on a new connection: the reused one had died before a byte was received."""
+        exchange.retries += 1
+        exchange.restart()
+        exchange.reader.note("stale_connection_retry")
+        exchange.attempt_started_at_ns = exchange.last_activity_at_ns = self.clock.now_ns()
+        Connection(self, exchange)
+
+    def cancel_all(self, outcome: str, reason: str) -> None:
+        """End every exchange in flight with a given outcome."""
+        for exchange in list(self.in_flight):
+            self.abandon(exchange, outcome, reason)
+
+    def abandon(self, exchange: Exchange, outcome: str, reason: str) -> None:
+        """End one exchange with a given outcome and drop its connection."""
+        exchange.reader.on_fault(outcome, reason, self.clock.now_ns())
+        if exchange.connection is not None:
+            exchange.connection.close()
+        self.finish(exchange)
+
+    def close(self) -> None:
+        """Close idle connections and stop the timeout sweep."""
+        self._sweeper.stop()
+        self._sweeper.close()
+        while self.idle:
+            self.idle.pop().close()
+        if self._stamping is not None:
+            self._stamping.close()
+
+    # -- timeouts -------------------------------------------------------------------------------
+
+    def _watch(self, exchange: Exchange) -> None:
+        due, _, _ = self._next_deadline(exchange)
+        heapq.heappush(self._deadlines, (due, next(self._sequence), exchange))
+
+    def _next_deadline(self, exchange: Exchange) -> tuple[int, str, str]:
+        """When the exchange will be late next: (time, outcome, message)."""
+        limits = self.timeouts
+        if exchange.connect_at_ns is not None and exchange.connected_at_ns is None:
+            due = exchange.connect_at_ns + _ns(limits.connect_s)
+            message = f"connect timeout: no connection after {limits.connect_s:g} s"
+            return due, "error:connect", message
+        reader = exchange.reader
+        if reader.saw_done and reader.done_at_ns is not None:
+            return reader.done_at_ns + _ns(DONE_GRACE_S), "error:disconnect", "the body was not terminated"
+        candidates = []
+        if limits.read_s is not None:
+            silence = f"read timeout: idle, no byte for {limits.read_s:g} s"
+            candidates.append((exchange.last_activity_at_ns + _ns(limits.read_s), silence))
+        if limits.first_token_s is not None and reader.first_token_at_ns is None:
+            since = exchange.sent_at_ns or exchange.attempt_started_at_ns
+            late = f"first-token timeout: none after {limits.first_token_s:g} s"
+            candidates.append((since + _ns(limits.first_token_s), late))
+        if limits.total_s is not None:
+            since = exchange.sent_at_ns or exchange.attempt_started_at_ns
+            candidates.append((since + _ns(limits.total_s), f"total timeout after {limits.total_s:g} s"))
+        # Without a limit, look again in a second: `[DONE]` may have come by then.
+        due, message = min(candidates, default=(self.clock.now_ns() + 10**9, ""))
+        return due, "error:timeout" if message else "", message
+
+    def _sweep(self) -> None:
+        now = self.clock.now_ns()
+        heap = self._deadlines
+        while heap and heap[0][0] <= now:
+            _, _, exchange = heapq.heappop(heap)
+            if exchange.finished:
+                continue
+            due, outcome, _ = self._next_deadline(exchange)
+            if due <= now and outcome and exchange.connection is not None:
+                # Bytes may be waiting in the kernel while we were busy: they are not late.
+                exchange.connection.on_readable()
+                if exchange.finished:
+                    continue
+            due, outcome, message = self._next_deadline(exchange)
+            if due <= now and outcome:
+                self.abandon(exchange, outcome, message)
+            else:
+                heapq.heappush(heap, (due, next(self._sequence), exchange))
+
+    def expect_end_soon(self, exchange: Exchange) -> None:
+        """`[DONE]` was read: look again after the grace time."""
+        self._watch(exchange)
+
+
+class Connection:
+    """One socket and the exchange it is busy with. All methods run in hub callbacks."""
+
+    def __init__(self, client: Client, exchange: Exchange) -> None:
+        self.client = client
+        self.clock = client.clock
+        self.exchange: Exchange | None = exchange
+        self.closed = False
+        self._sock: _socket.socket | None = None
+        self._reading: Any = None
+        self._writing: Any = None
+        self._view = client.read_view
+        self._out = b""
+        self._at_ns = 0
+        self._tls: ssl.SSLObject | None = None
+        self._received = False
+        self._new_message()
+        self._parser = httptools.HttpResponseParser(self)
+        self._tunnelling = False
+        exchange.connection = self
+        now = self.clock.now_ns()
+        exchange.connect_at_ns = now
+        self._connect(exchange)
+
+    # -- opening --------------------------------------------------------------------------------
+
+    def _connect(self, exchange: Exchange) -> None:
+        target = self.client.target
+        if not target.addresses:
+            try:
+                target.resolve()
+            except EndpointError as exc:
+                self._fault("error:connect", str(exc))
+                return
+        exchange.resolved_at_ns = self.clock.now_ns()
+        family, address = target.addresses[exchange.address_index]
+        try:
+            sock = _socket.socket(family, socket.SOCK_STREAM)
+            self._sock = sock
+            sock.setblocking(False)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            code = sock.connect_ex(address)
+        except OSError as exc:
+            code = exc.errno or errno.EIO
+        if code not in (0, errno.EINPROGRESS):
+            self._connect_failed(code)
+            return
+        self.client.connections_opened += 1
+        loop = self.client.loop
+        self._writing = loop.io(sock.fileno(), 2)
+        self._writing.start(self._guarded, self._on_writable)
+
+    def _connect_failed(self, code: int) -> None:
+        exchange = self.exchange
+        assert exchange is not None
+        reason = f"{errno.errorcode.get(code, code)}: {_strerror(code)}"
+        if code in _RESOURCE_ERRORS:
+            self._fault("error:client_resource", f"no socket for a connection: {reason}")
+        elif exchange.address_index + 1 < len(self.client.target.addresses):
+            self._drop_socket()
+            exchange.address_index += 1
+            self._connect(exchange)
+        else:
+            self._fault("error:connect", f"cannot connect to {self.client.target.authority}: {reason}")
+
+    def _on_writable(self) -> None:
+        exchange, sock = self.exchange, self._sock
+        if exchange is None or sock is None:
+            return
+        if exchange.connect_at_ns is not None and exchange.tcp_connected_at_ns is None:
+            code = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+            if code:
+                self._connect_failed(code)
+                return
+            exchange.tcp_connected_at_ns = self.clock.now_ns()
+            exchange.last_activity_at_ns = exchange.tcp_connected_at_ns
+            target = self.client.target
+            target.prefer(target.addresses[exchange.address_index])
+            if _KERNEL_STAMPS:
+                sock.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPNS, 1)
+            self._writing.stop()
+            self._reading = self.client.loop.io(sock.fileno(), 1)
+            self._reading.start(self._guarded, self._read_once)
+            self._tcp_ready()
+        else:
+            self._flush()
+
+    def _tcp_ready(self) -> None:
+        target = self.client.target
+        if target.proxy and target.scheme == "https":
+            self._tunnelling = True
+            lines = {"Host": target.authority, **_proxy_authorization(target.proxy)}
+            head = "".join(f"{name}: {value}\r\n" for name, value in lines.items())
+            self._write(f"CONNECT {target.authority} HTTP/1.1\r\n{head}\r\n".encode("latin-1"))
+        else:
+            self._start_tls_or_send()
+
+    def _start_tls_or_send(self) -> None:
+        context = self.client.target.tls_context
+        if context is None:
+            self._ready()
+            return
+        self._tls_in, self._tls_out = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self._tls = context.wrap_bio(self._tls_in, self._tls_out, server_hostname=self.client.target.host)
+        self._handshaking = True
+        self._handshake()
+
+    def _handshake(self) -> None:
+        assert self._tls is not None
+        try:
+            self._tls.do_handshake()
+        except ssl.SSLWantReadError:
+            self._write(self._tls_out.read())
+            return
+        except (ssl.SSLError, OSError, ValueError) as exc:
+            self._write(self._tls_out.read())
+            self._fault("error:connect", f"TLS handshake with {self.client.target.authority} failed: {exc}")
+            return
+        self._handshaking = False
+        self._write(self._tls_out.read())
+        self._ready()
+
+    def _ready(self) -> None:
+        exchange = self.exchange
+        assert exchange is not None
+        exchange.connected_at_ns = self.clock.now_ns()
+        self.send(exchange)
+
+    # -- sending --------------------------------------------------------------------------------
+
+    def send(self, exchange: Exchange) -> None:
+        """Write one request; the connection is this exchange's until its reply has ended."""
+        self.exchange = exchange
+        exchange.connection = self
+        self._received = False
+        self._sending = True
+        self._new_message()
+        if self._tls is not None:
+            self._tls.write(exchange.payload)
+            self._write(self._tls_out.read())
+        else:
+            self._write(exchange.payload)
+
+    def _write(self, data: bytes) -> None:
+        self._out = self._out + data if self._out else data
+        self._flush()
+
+    def _flush(self) -> None:
+        if self._sock is None or self._writing is None:
+            return
+        try:
+            while self._out:
+                count = self._sock.send(self._out)
+                self._out = self._out[count:]
+        except BlockingIOError:
+            self._writing.start(self._guarded, self._on_writable)
+            return
+        except OSError:
+            # The reading side tells what happened: an early answer, a reset or the end.
+            self._out = b""
+            self._writing.stop()
+            return
+        if self._writing.active:
+            self._writing.stop()
+        exchange = self.exchange
+        if self._sending and exchange is not None and exchange.sent_at_ns is None:
+            exchange.sent_at_ns = exchange.last_activity_at_ns = self.clock.now_ns()
+
+    # -- reading --------------------------------------------------------------------------------
+
+    def on_readable(self) -> None:
+        """Read what the kernel holds, if anything."""
+        if self._reading is not None:
+            self._guarded(self._read_once)
+
+    def _guarded(self, step: Callable[[], None]) -> None:
+        """Hub callbacks must not raise: a bug of ours becomes a record and a log line."""
+        try:
+            step()
+        except Exception as exc:
+            logger.exception("error in the client while handling a connection")
+            self._fault("error:client_resource", f"the client failed: {exc!r}")
+
+    def _read_once(self) -> None:
+        sock = self._sock
+        if sock is None:
+            return
+        try:
+            count, ancillary, _, _ = sock.recvmsg_into([self._view], 64)
+        except BlockingIOError:
+            return
+        except OSError as exc:
+            self._on_cut("error:reset", f"connection reset: {_strerror(exc.errno or 0)}")
+            return
+        now = time.monotonic_ns()
+        source = "clock"
+        if ancillary:
+            seconds, nanoseconds = _STAMP.unpack_from(ancillary[0][2])
+            # Both clocks are read here, so a wall clock that stepped earlier cannot move the stamp.
+            age = time.time_ns() - seconds * 1_000_000_000 - nanoseconds
+            if 0 <= age < _MAX_STAMP_AGE_NS:
+                now -= age
+                source = "kernel"
+        at_ns = self._at_ns = now + self.clock.anchor_ns
+        exchange = self.exchange
+        if exchange is None:
+            # Nothing was asked: the server closes an idle connection, or talks out of turn.
+            self.close()
+            return
+        exchange.last_activity_at_ns = at_ns
+        if count == 0:
+            if self._tls is not None:
+                self._tls_in.write_eof()
+            self._on_eof()
+            return
+        if self._tls is not None:
+            self._read_tls(self._view[:count], source)
+        else:
+            self._parse(bytes(self._view[:count]), source)
+
+    def _read_tls(self, data: memoryview, source: str) -> None:
+        assert self._tls is not None
+        self._tls_in.write(data)
+        if self._handshaking:
+            self._handshake()
+            if self._handshaking or self.closed:
+                return
+        while not self.closed and self.exchange is not None:
+            try:
+                plain = self._tls.read(READ_BYTES)
+            except ssl.SSLWantReadError:
+                break
+            except ssl.SSLZeroReturnError:
+                self._on_eof()
+                return
+            except ssl.SSLError as exc:
+                self._on_cut("error:reset", f"TLS failed: {exc}")
+                return
+            if not plain:
+                self._on_eof()
+                return
+            self._parse(plain, source)
+        if not self.closed and self._tls_out.pending:
+            self._write(self._tls_out.read())
+
+    def _parse(self, data: bytes, source: str) -> None:
+        exchange = self.exchange
+        assert exchange is not None
+        if not self._tunnelling:
+            self._received = True
+            held = exchange.stamp_source
+            if held is None:
+                exchange.stamp_source = source
+            elif held != source:
+                exchange.stamp_source = "mixed"
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            self._fault("error:malformed", "the server switched protocols")
+        except httptools.HttpParserError as exc:
+            if self.exchange is exchange and not self.closed:
+                self._fault("error:malformed", f"the reply is not HTTP/1.1: {exc}")
+        if self.closed:
+            return
+        if self._message_done:
+            self._message_done = False
+            self._answered(exchange)
+        elif exchange.reader.stop_reading:
+            self.close()
+            if exchange.reader.done_at_ns is None:
+                exchange.reader.done_at_ns = self._at_ns
+            self.client.finish(exchange)
+        elif exchange.reader.saw_done and not self._end_watched:
+            self._end_watched = True
+            self.client.expect_end_soon(exchange)
+
+    def _answered(self, exchange: Exchange) -> None:
+        """A whole message was read: acted on only after httptools has returned."""
+        if self._tunnelling:
+            self._tunnel_answered(self._parser.get_status_code())
+            return
+        keep = self.client.reuse and self._keep_alive and not self._out
+        exchange.reader.on_end(self._at_ns)
+        self.exchange = None
+        if keep:
+            self.client.idle.append(self)
+        else:
+            self.close()
+        self.client.finish(exchange)
+
+    # -- what httptools tells -------------------------------------------------------------------
+
+    def _new_message(self) -> None:
+        self._headers: dict[str, str] = {}
+        self._head_done = False
+        self._end_watched = False
+        self._message_done = False
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """One header field; repeated ones are joined as HTTP says."""
+        key, text = name.decode("latin-1").lower(), value.decode("latin-1")
+        held = self._headers.get(key)
+        self._headers[key] = text if held is None else f"{held}, {text}"
+
+    def on_headers_complete(self) -> None:
+        """The head is whole."""
+        status = self._parser.get_status_code()
+        exchange = self.exchange
+        if self._tunnelling or status < 200 or exchange is None:
+            return
+        if exchange.sent_at_ns is None:
+            exchange.sent_at_ns = self._at_ns
+        self._head_done = True
+        exchange.reader.on_head(status, self._headers, self._at_ns)
+
+    def on_body(self, data: bytes) -> None:
+        """A piece of the body, framing removed."""
+        if self.exchange is not None and not self._tunnelling:
+            self.exchange.reader.on_body(data, self._at_ns)
+
+    def on_message_complete(self) -> None:
+        """The reply has ended as its framing says."""
+        if self._tunnelling or self._parser.get_status_code() >= 200:
+            self._message_done = True
+            # llhttp knows this only inside the callback.
+            self._keep_alive = self._parser.should_keep_alive()
+        else:
+            self._headers = {}
+
+    def _tunnel_answered(self, status: int) -> None:
+        self._tunnelling = False
+        self._new_message()
+        self._parser = httptools.HttpResponseParser(self)
+        if 200 <= status < 300:
+            self._start_tls_or_send()
+        else:
+            self._fault("error:connect", f"the proxy refused CONNECT with HTTP {status}")
+
+    # -- ends -----------------------------------------------------------------------------------
+
+    def _on_eof(self) -> None:
+        exchange = self.exchange
+        if exchange is None:
+            self.close()
+            return
+        until_close = (
+            self._head_done
+            and "content-length" not in self._headers
+            and "chunked" not in self._headers.get("transfer-encoding", "").lower()
+        )
+        if until_close:
+            exchange.reader.on_end(self._at_ns)
+            self.close()
+            self.client.finish(exchange)
+        elif self._received:
+            self._on_cut("error:disconnect", "the connection was closed before the reply had ended")
+        else:
+            self._on_cut("error:disconnect", "no response: the connection was closed before the first byte")
+
+    def _on_cut(self, outcome: str, message: str) -> None:
+        """Reset or closed by the other side."""
+        exchange = self.exchange
+        if exchange is None:
+            self.close()
+            return
+        if exchange.connect_at_ns is not None and exchange.connected_at_ns is None:
+            self._fault("error:connect", f"{message} (before the connection was ready)")
+        elif exchange.reused and not self._received and exchange.retries == 0:
+            self.close()
+            self.client.retry_fresh(exchange)
+        else:
+            self._fault(outcome, message)
+
+    def _fault(self, outcome: str, message: str) -> None:
+        exchange = self.exchange
+        self.close()
+        if exchange is not None:
+            exchange.reader.on_fault(outcome, message, self.clock.now_ns())
+            self.client.finish(exchange)
+
+    def close(self) -> None:
+        """Drop the socket; the exchange, if any, is the caller's to end."""
+        self.closed = True
+        self.exchange = None
+        self._drop_socket()
+
+    def _drop_socket(self) -> None:
+        for watcher in (self._reading, self._writing):
+            if watcher is not None:
+                watcher.stop()
+                watcher.close()
+        self._reading = self._writing = None
+        if self._sock is not None:
+            self._sock.close()
+            self._sock = None
+
+    _sending = False
+    _handshaking = False
+    _keep_alive = False
+
+
+def _ns(seconds: float) -> int:
+    return round(seconds * 1e9)
+
+
+def _strerror(code: int) -> str:
+    return os.strerror(code) if code else "unknown"
+
+
+def _hold_stamping_on() -> _socket.socket | None:
+    """Keep one stamped socket open: the kernel switches stamping on in the background for the first."""
+    if not _KERNEL_STAMPS:
+        return None
+    with contextlib.suppress(OSError):
+        sock = _socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        sock.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPNS, 1)
+        return sock
+    return None
+
+
+def _split_url(base_url: str) -> SplitResult:
+    try:
+        parts = urlsplit(base_url)
+        port = parts.port
+    except ValueError as exc:
+        raise ConfigError(f"base URL {base_url!r} cannot be read: {exc}") from exc
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ConfigError(f"base URL {base_url!r} must look like http://HOST:PORT/v1 or https://HOST/v1")
+    if port == 0:
+        raise ConfigError(f"base URL {base_url!r} names port 0")
+    return parts
+
+
+def _proxy_for(parts: SplitResult) -> SplitResult | None:
+    host = parts.hostname or ""
+    address = urllib.request.getproxies().get(parts.scheme)
+    if not address or urllib.request.proxy_bypass(f"{host}:{parts.port}" if parts.port else host):
+        return None
+    proxy = urlsplit(address if "//" in address else f"http://{address}")
+    if proxy.scheme != "http" or not proxy.hostname:
+        raise ConfigError(f"the proxy of the environment for {parts.scheme} is not http://HOST:PORT")
+    return proxy
+
+
+def _proxy_authorization(proxy: SplitResult) -> dict[str, str]:
+    if proxy.username is None:
+        return {}
+    pair = f"{unquote(proxy.username)}:{unquote(proxy.password or '')}"
+    return {"Proxy-Authorization": "Basic " + b64encode(pair.encode()).decode()}
+
+
+def _tls_context(options: TlsOptions) -> ssl.SSLContext:
+    try:
+        context = ssl.create_default_context(cafile=options.ca_file)
+        if options.client_cert:
+            context.load_cert_chain(options.client_cert, options.client_key)
+    except (OSError, ssl.SSLError) as exc:
+        names = ", ".join(filter(None, (options.ca_file, options.client_cert, options.client_key)))
+        raise ConfigError(f"cannot load certificates from {names}: {exc}") from exc
+    if not options.verify:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    context.set_alpn_protocols(["http/1.1"])
+    return context

@@ -1,0 +1,1 @@
+"""Endpoints that are not production: a simulated engine, a scripted wire server."""

@@ -1,0 +1,1 @@
+"""What is good enough, all pure: rules, intervals, summary, verdicts, the board."""

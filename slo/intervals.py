@@ -1,0 +1,233 @@
+"""Confidence for shares and quantiles: exact binomial bounds, widened for clustering in time. Pure.
+
+A bound holds with 95 % confidence on its own side (one-sided): an objective of 99.99 % is shown to
+hold by 29,956 requests without a miss, since 0.9999^29956 < 0.05. Bounds of a share are Clopper and
+Pearson's (Biometrika 26, 1934); those of a quantile are the order statistics that follow from them.
+Requests that arrive together are alike, so counts are first divided by the design effect of time
+blocks (Kish 1965).
+"""
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+
+from surgeproof.records import Interval
+
+CONFIDENCE = 0.95
+_ALPHA = 1 - CONFIDENCE
+_MIN_BLOCKS = 8
+_MAX_BLOCKS = 60
+
+Floats = npt.NDArray[np.float64]
+
+
+def beta_cdf(x: float, a: float, b: float) -> float:
+    """Regularised incomplete beta function I_x(a, b), by Lentz's continued fraction.
+
+    P(Binomial(n, x) >= k) is I_x(k, n - k + 1). Relative error below 1e-10 (tested against SciPy).
+    """
+    if x <= 0:
+        return 0.0
+    if x >= 1:
+        return 1.0
+    if x > (a + 1) / (a + b + 2):
+        return 1.0 - beta_cdf(1 - x, b, a)
+    front = math.exp(
+        math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) + a * math.log(x) + b * math.log1p(-x)
+    )
+    return front / a * _beta_fraction(x, a, b)
+
+
+def _beta_fraction(x: float, a: float, b: float) -> float:
+    tiny = 1e-300
+    c, d = 1.0, 1.0 - (a + b) * x / (a + 1)
+    d = 1.0 / (d if abs(d) > tiny else tiny)
+    value = d
+    # Convergence takes about sqrt(max(a, b)) steps; a million requests need some thousands.
+    for m in range(1, 200_000):
+        for numerator in (
+            m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m)),
+            -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1)),
+        ):
+            d = 1.0 + numerator * d
+            d = 1.0 / (d if abs(d) > tiny else tiny)
+            c = 1.0 + numerator / c
+            c = c if abs(c) > tiny else tiny
+            value *= c * d
+        if abs(c * d - 1.0) < 1e-14:
+            break
+    return value
+
+
+def share_interval(hits: float, count: float) -> Interval:
+    """Clopper-Pearson bounds of a share; each end holds with 95 % confidence.
+
+    Args:
+        hits: successes; need not be whole after a design effect.
+        count: trials.
+    """
+    if count <= 0:
+        return Interval(None, None)
+    low = 0.0 if hits <= 0 else _solve(lambda p: beta_cdf(p, hits, count - hits + 1), _ALPHA)
+    high = 1.0 if hits >= count else _solve(lambda p: beta_cdf(p, hits + 1, count - hits), 1 - _ALPHA)
+    return Interval(low, high)
+
+
+def _solve(cdf: Callable[[float], float], level: float) -> float:
+    low, high = 0.0, 1.0
+    for _ in range(60):
+        middle = (low + high) / 2
+        if cdf(middle) < level:
+            low = middle
+        else:
+            high = middle
+    return (low + high) / 2
+
+
+def shown_at_least(hits: float, count: float, share: float) -> bool:
+    """Whether the true share is at least `share` with 95 % confidence."""
+    return hits > 0 and beta_cdf(share, hits, count - hits + 1) <= _ALPHA
+
+
+def shown_below(hits: float, count: float, share: float) -> bool:
+    """Whether the true share is under `share` with 95 % confidence."""
+    return hits < count and 1 - beta_cdf(share, hits + 1, count - hits) <= _ALPHA
+
+
+def quantile(sorted_values: Floats, q: float) -> float:
+    """The order statistic at rank ceil(q n), from ascending values."""
+    rank = max(math.ceil(q * len(sorted_values) - 1e-9), 1)
+    return float(sorted_values[rank - 1])
+
+
+def quantile_interval(sorted_values: Floats, q: float, deff: float = 1.0) -> Interval:
+    """Order-statistic bounds of a quantile; an end that the sample is too small for is None."""
+    count = len(sorted_values)
+    effective = count / deff
+
+    def at(rank: int) -> float:
+        return float(sorted_values[rank - 1])
+
+    high = _first_rank(count, lambda k: shown_at_least(k / deff, effective, q))
+    first_not_low = _first_rank(count, lambda k: not shown_below(k / deff, effective, q))
+    low_rank = (first_not_low or count + 1) - 1
+    return Interval(
+        at(low_rank) if low_rank >= 1 else None,
+        at(high) if high is not None else None,
+    )
+
+
+def _first_rank(count: int, holds: Callable[[int], bool]) -> int | None:
+    """Smallest rank in 1..count for which a monotone condition holds."""
+    if count == 0 or not holds(count):
+        return None
+    low, high = 1, count
+    while low < high:
+        middle = (low + high) // 2
+        if holds(middle):
+            high = middle
+        else:
+            low = middle + 1
+    return low
+
+
+def mean_interval(values: Floats, at_s: Floats) -> Interval:
+    """Bounds of a mean from the means of time blocks; None ends under 8 blocks."""
+    blocks = block_numbers(at_s)
+    if blocks is None:
+        return Interval(None, None)
+    sums, counts = np.bincount(blocks, weights=values), np.bincount(blocks)
+    return _ratio_interval(sums, counts.astype(np.float64))
+
+
+def rate_interval(amounts: Floats, at_s: Floats, window_s: float) -> Interval:
+    """Bounds of amount a second over a window, from equal blocks of it."""
+    count = _MIN_BLOCKS * 2
+    if window_s <= 0 or len(at_s) < count:
+        return Interval(None, None)
+    blocks = np.clip((at_s / window_s * count).astype(np.int64), 0, count - 1)
+    sums = np.bincount(blocks, weights=amounts, minlength=count)
+    return _ratio_interval(sums, np.full(count, window_s / count))
+
+
+def _ratio_interval(sums: Floats, weights: Floats) -> Interval:
+    used = weights > 0
+    sums, weights = sums[used], weights[used]
+    blocks = len(sums)
+    ratio = sums.sum() / weights.sum()
+    residuals = sums - ratio * weights
+    error = math.sqrt(blocks / (blocks - 1) * float((residuals**2).sum())) / float(weights.sum())
+    half = _t_quantile(blocks - 1) * error
+    return Interval(ratio - half, ratio + half)
+
+
+def _t_quantile(freedom: int) -> float:
+    """95 % point of Student's t, by bisection on its beta form."""
+    low, high = 0.0, 50.0
+    for _ in range(60):
+        middle = (low + high) / 2
+        tail = beta_cdf(freedom / (freedom + middle * middle), freedom / 2, 0.5) / 2
+        if tail > _ALPHA:
+            low = middle
+        else:
+            high = middle
+    return (low + high) / 2
+
+
+def block_numbers(at_s: Floats) -> npt.NDArray[np.int64] | None:
+    """Number of the time block of each request; None when there are too few requests or blocks."""
+    if len(at_s) < 10 * _MIN_BLOCKS:
+        return None
+    start, span = float(at_s.min()), float(at_s.max() - at_s.min())
+    if span <= 0:
+        return None
+    count = int(np.clip(len(at_s) // 20, _MIN_BLOCKS, _MAX_BLOCKS))
+    numbers: npt.NDArray[np.int64] = np.minimum((at_s - start) / span * count, count - 1).astype(np.int64)
+    return numbers
+
+
+def design_effect(hits: npt.NDArray[np.bool_], at_s: Floats) -> float:
+    """How many times the variance of a share exceeds that of independent requests; at least 1.
+
+    Args:
+        hits: whether each request met the condition.
+        at_s: when each was due, seconds.
+    """
+    blocks = block_numbers(at_s)
+    count = len(hits)
+    share = hits.mean() if count else 0.0
+    if blocks is None or not 0 < share < 1:
+        return 1.0
+    sums = np.bincount(blocks, weights=hits.astype(np.float64))
+    sizes = np.bincount(blocks).astype(np.float64)
+    used = sizes > 0
+    residuals = sums[used] - share * sizes[used]
+    number = int(used.sum())
+    variance = number / (number - 1) * float((residuals**2).sum()) / count**2
+    return max(1.0, float(variance / (share * (1 - share) / count)))
+
+
+def requests_without_miss(share: float) -> int:
+    """Requests without a single miss that show a share to hold with 95 % confidence."""
+    return math.ceil(math.log(_ALPHA) / math.log(share)) if 0 < share < 1 else 1
+
+
+def requests_needed(hits: float, count: float, share: float, limit: int = 10**9) -> int | None:
+    """Requests in all that would show `share` at the observed rate of misses; None if none would."""
+    if count <= 0 or hits / count <= share:
+        return None
+    rate = hits / count
+    low, high = 1, max(int(count), 2)
+    while not shown_at_least(rate * high, high, share):
+        high *= 2
+        if high > limit:
+            return None
+    while low < high:
+        middle = (low + high) // 2
+        if shown_at_least(rate * middle, middle, share):
+            high = middle
+        else:
+            low = middle + 1
+    return low

@@ -1,0 +1,206 @@
+"""The rule language of objectives: grammar, then the parser that follows it. Pure.
+
+    rule       = objective / share-rule
+    objective  = [ view ] metric [ aggregate ] comparison number [ unit ]
+    share-rule = condition *( "and" condition ) "for" number "%"
+    condition  = [ view ] latency comparison number [ unit ]
+    view       = "response" / "service"         ; from the planned time (default) / from the send
+    aggregate  = "p" number / "mean" / "max" / "min"
+    comparison = "<" / "<=" / ">" / ">="
+    unit       = "ms" / "s" / "us" / "%"
+
+    ttft p99 < 350ms            success >= 99.9%            output_tokens_per_s >= 1200
+    service e2e p95 < 800ms     ttft < 200ms and tpot < 50ms for 99%
+"""
+
+import difflib
+import re
+from typing import Literal
+
+import msgspec
+
+from surgeproof.errors import RuleError
+
+LATENCIES = {
+    "ttft": "time to the first token",
+    "first_answer": "time to the first visible text",
+    "tpot": "time per output token after the first",
+    "max_gap": "longest wait between two arrivals of output",
+    "e2e": "time to the end of the answer",
+}
+SHARES = {
+    "success": "share of requests that were answered",
+    "shed": "share of requests refused with 429 or 503",
+    "errors": "share of requests that failed, shed ones included",
+}
+RATES = {
+    "requests_per_s": "answered requests a second",
+    "input_tokens_per_s": "prompt tokens of answered requests a second",
+    "output_tokens_per_s": "output tokens of answered requests a second",
+}
+METRICS = LATENCIES | SHARES | RATES
+_VIEWLESS = ("tpot", "max_gap")
+_UNITS_MS = {"ms": 1.0, "s": 1000.0, "us": 0.001}
+
+GOODPUT_NAMES = {"ttft": "ttft", "tpot": "tpot", "e2el": "e2e", "e2e": "e2e"}
+"""vLLM's names in `--goodput`, and ours."""
+
+View = Literal["response", "service"]
+
+_CONDITION = re.compile(
+    r"(?:(?P<view>response|service)\s+)?(?P<metric>[a-z_0-9]+)(?:\s+(?P<aggregate>p\d+(?:\.\d+)?|mean|max|min))?"
+    r"\s*(?P<comparison><=|>=|<|>)\s*(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>ms|us|s|%)?"
+)
+_SHARE = re.compile(r"(?P<conditions>.+?)\s+for\s+(?P<share>\d+(?:\.\d+)?)\s*%")
+
+
+class Condition(msgspec.Struct, frozen=True):
+    """A metric held against a bound: ms for latencies, a ratio for shares, 1/s for rates."""
+
+    metric: str
+    comparison: str
+    bound: float
+    view: View = "response"
+
+    def met_by(self, value: float) -> bool:
+        """Whether a value satisfies the comparison; equality as it is written."""
+        if self.comparison == "<":
+            return value < self.bound
+        if self.comparison == "<=":
+            return value <= self.bound
+        return value > self.bound if self.comparison == ">" else value >= self.bound
+
+    @property
+    def upper(self) -> bool:
+        """Whether small values are good."""
+        return self.comparison in ("<", "<=")
+
+
+class Rule(msgspec.Struct, frozen=True):
+    """One parsed objective.
+
+    Attributes:
+        text: as it was written.
+        conditions: what a request (or the aggregate) must satisfy; several only in a share rule.
+        quantile: for `pNN` and `for NN %`: the share of requests that must satisfy them.
+        aggregate: `mean`, `max` or `min`, where the rule names one.
+    """
+
+    text: str
+    conditions: tuple[Condition, ...]
+    quantile: float | None = None
+    aggregate: str | None = None
+
+    @property
+    def metric(self) -> str:
+        """Name of the first metric."""
+        return self.conditions[0].metric
+
+    @property
+    def tightest_ms(self) -> float | None:
+        """The smallest latency bound, ms; None for rules without one."""
+        bounds = [c.bound for c in self.conditions if c.metric in LATENCIES and c.upper]
+        return min(bounds, default=None)
+
+
+def parse_rule(text: str) -> Rule:
+    """Read one rule.
+
+    Raises:
+        RuleError: it does not follow the grammar, or names an unknown metric.
+    """
+    words = " ".join(text.strip().lower().split())
+    share = _SHARE.fullmatch(words)
+    if share:
+        conditions = tuple(
+            _per_request(text, _match(text, part)) for part in share["conditions"].split(" and ")
+        )
+        quantile = float(share["share"]) / 100
+        if not 0 < quantile < 1:
+            raise RuleError(f"SLO rule {text!r}: the share must lie between 0 % and 100 %")
+        return Rule(text, conditions, quantile=quantile)
+    match = _match(text, words)
+    condition = _condition(text, match)
+    aggregate = match["aggregate"]
+    if condition.metric not in LATENCIES:
+        if aggregate:
+            raise RuleError(f"SLO rule {text!r}: {condition.metric} is one number of the run, without {aggregate}")
+        return Rule(text, (condition,))
+    if aggregate is None:
+        raise RuleError(
+            f"SLO rule {text!r}: say which {condition.metric}: p99, p50, mean, max, or "
+            f"'{words} for 99%' for a share of requests"
+        )
+    if aggregate.startswith("p"):
+        quantile = float(aggregate[1:]) / 100
+        if not 0 < quantile < 1:
+            raise RuleError(f"SLO rule {text!r}: {aggregate} is not a percentile between p0 and p100")
+        return Rule(text, (condition,), quantile=quantile)
+    return Rule(text, (condition,), aggregate=aggregate)
+
+
+def parse_rules(slo: dict[str, tuple[str, ...]]) -> dict[str, tuple[Rule, ...]]:
+    """Read the rules of every class."""
+    return {name: tuple(parse_rule(text) for text in texts) for name, texts in slo.items()}
+
+
+def parse_goodput(pairs: list[str]) -> dict[str, float]:
+    """Read vLLM's `ttft:500 tpot:50 e2el:3000` as bounds in ms by our names.
+
+    Raises:
+        RuleError: a name is unknown or a bound is no positive number.
+    """
+    bounds: dict[str, float] = {}
+    for pair in pairs:
+        name, _, number = pair.partition(":")
+        if name not in GOODPUT_NAMES:
+            raise RuleError(f"goodput {pair!r}: unknown metric {name!r}; known are {', '.join(GOODPUT_NAMES)}")
+        try:
+            bound = float(number)
+        except ValueError:
+            bound = -1.0
+        if not 0 < bound < float("inf"):
+            raise RuleError(f"goodput {pair!r}: write the bound in milliseconds, such as {name}:500")
+        bounds[GOODPUT_NAMES[name]] = bound
+    return bounds
+
+
+def _match(text: str, words: str) -> re.Match[str]:
+    match = _CONDITION.fullmatch(words)
+    if match is None:
+        raise RuleError(
+            f"SLO rule {text!r} cannot be read; write for example 'ttft p99 < 350ms', "
+            f"'success >= 99.9%' or 'ttft < 200ms for 99%'"
+        )
+    return match
+
+
+def _condition(text: str, match: re.Match[str]) -> Condition:
+    metric, unit, number = match["metric"], match["unit"], float(match["number"])
+    if metric not in METRICS:
+        near = difflib.get_close_matches(metric, METRICS, n=1)
+        hint = f"did you mean {near[0]}? " if near else ""
+        raise RuleError(f"SLO rule {text!r}: unknown metric {metric!r}; {hint}known are {', '.join(METRICS)}")
+    if metric in LATENCIES:
+        if unit not in _UNITS_MS:
+            raise RuleError(f"SLO rule {text!r}: {metric} needs a unit: us, ms or s")
+        number *= _UNITS_MS[unit]
+    elif metric in SHARES:
+        if unit not in ("%", None) or (unit is None and number > 1):
+            raise RuleError(f"SLO rule {text!r}: {metric} is a share: write a percentage such as 99.9%")
+        number = number / 100 if unit == "%" else number
+        if number > 1:
+            raise RuleError(f"SLO rule {text!r}: a share cannot exceed 100 %")
+    elif unit is not None:
+        raise RuleError(f"SLO rule {text!r}: {metric} is a number a second, without a unit")
+    view = match["view"]
+    if view and (metric not in LATENCIES or metric in _VIEWLESS):
+        raise RuleError(f"SLO rule {text!r}: {metric} has no {view} view")
+    return Condition(metric, match["comparison"], number, "service" if view == "service" else "response")
+
+
+def _per_request(text: str, match: re.Match[str]) -> Condition:
+    condition = _condition(text, match)
+    if condition.metric not in LATENCIES or match["aggregate"]:
+        raise RuleError(f"SLO rule {text!r}: 'for' takes latencies of single requests, such as ttft < 200ms")
+    return condition

@@ -1,0 +1,123 @@
+"""What a run measured, class by class: counts, latencies, rates. Pure; plain data out.
+
+Latency figures are of answered requests; the counts beside them say how many were not. Failed
+requests stay in every share.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from surgeproof.records import REQUEST_CLASSES
+from surgeproof.slo.intervals import quantile
+from surgeproof.slo.measured import Floats, Mask, Measured
+from surgeproof.slo.rules import LATENCIES, Condition
+
+QUANTILES = (0.5, 0.9, 0.95, 0.99, 0.999)
+
+
+def summarise(measured: Measured, goodput: dict[str, float] | None = None) -> dict[str, Any]:
+    """Summarise the main phase of a run.
+
+    Args:
+        measured: the run's records.
+        goodput: bounds in ms that a request must all meet to count, by latency.
+
+    Returns:
+        Counts, and under `classes` the figures of `all` and of every class that occurs.
+    """
+    names = ["all", *(name for name in REQUEST_CLASSES if measured.of_class(name).any())]
+    return {
+        "records": measured.count,
+        "warmup": int((~measured.main).sum()),
+        "classes": {
+            name: _class_summary(measured, measured.main & measured.of_class(name), goodput or {})
+            for name in names
+        },
+        "steps": _steps(measured, goodput or {}),
+    }
+
+
+def _steps(measured: Measured, goodput: dict[str, float]) -> dict[str, Any]:
+    """The same by step of a ladder; empty where there was none."""
+    steps = measured.numbers["step"]
+    found = sorted({int(step) for step in steps if step > 0})
+    return {str(step): _class_summary(measured, measured.main & (steps == step), goodput) for step in found}
+
+
+def _class_summary(measured: Measured, mask: Mask, goodput: dict[str, float]) -> dict[str, Any]:
+    sent, ok = mask & measured.sent, mask & measured.ok
+    outcome = measured.texts["outcome"]
+    start, end = measured.window_s(sent)
+    duration = end - start
+    outcomes, counts = np.unique(outcome[mask].astype(str), return_counts=True)
+    output = measured.numbers["output_tokens"][ok]
+    inputs = measured.numbers["input_tokens"][ok]
+    figures: dict[str, Any] = {
+        "requests": int(mask.sum()),
+        "sent": int(sent.sum()),
+        "ok": int(ok.sum()),
+        "failed": int((sent & ~measured.ok).sum()),
+        "shed": int((sent & measured.shed).sum()),
+        "cancelled": int((mask & (outcome == "cancelled")).sum()),
+        "not_sent": int((mask & (outcome == "not_sent")).sum()),
+        "success_ratio": _ratio(ok.sum(), sent.sum()),
+        "outcomes": {str(name): int(count) for name, count in zip(outcomes, counts, strict=True)},
+        "duration_s": duration,
+        "requests_per_s": _ratio(ok.sum(), duration),
+        "input_tokens": _total(inputs),
+        "output_tokens": _total(output),
+        "input_tokens_per_s": _ratio(np.nansum(inputs), duration),
+        "output_tokens_per_s": _ratio(np.nansum(output), duration),
+        "unknown_output_tokens": int(np.isnan(output).sum()),
+        "latency_ms": {name: distribution(measured.latency_ms(name)[ok]) for name in LATENCIES},
+        "service_latency_ms": {
+            name: distribution(measured.latency_ms(name, "service")[ok]) for name in ("ttft", "e2e")
+        },
+    }
+    if goodput:
+        good = meets(measured, [Condition(name, "<=", bound) for name, bound in goodput.items()])[0] & ok
+        figures["goodput_per_s"] = _ratio((good & mask).sum(), duration)
+        figures["attainment"] = _ratio((good & mask).sum(), sent.sum())
+    return figures
+
+
+def meets(measured: Measured, conditions: list[Condition]) -> tuple[Mask, Mask]:
+    """Which requests meet all conditions, and for which that can be told.
+
+    A failed request meets none. An answered one without the figure (one token has no time per
+    token, a reply that was not streamed has no first token) cannot be told.
+    """
+    met, told = measured.ok.copy(), np.ones(measured.count, dtype=np.bool_)
+    for condition in conditions:
+        values = measured.latency_ms(condition.metric, condition.view)
+        known = ~np.isnan(values)
+        told &= known | ~measured.ok
+        with np.errstate(invalid="ignore"):
+            below = values < condition.bound
+            if condition.comparison in ("<=", ">="):
+                below |= values == condition.bound
+            met &= (below if condition.upper else ~(values < condition.bound)) & known
+    return met & told, told
+
+
+def distribution(values: Floats) -> dict[str, float | int | None]:
+    """Quantiles, mean and extremes of the known values, with their number."""
+    known = np.sort(values[~np.isnan(values)])
+    names = [f"p{q * 100:g}" for q in QUANTILES]
+    if len(known) == 0:
+        return {"n": 0, "mean": None, "min": None, "max": None} | dict.fromkeys(names)
+    return {
+        "n": len(known),
+        "mean": float(known.mean()),
+        "min": float(known[0]),
+        "max": float(known[-1]),
+    } | {name: quantile(known, q) for name, q in zip(names, QUANTILES, strict=True)}
+
+
+def _ratio(above: Any, below: Any) -> float | None:
+    return float(above) / float(below) if below else None
+
+
+def _total(values: Floats) -> int | None:
+    return int(np.nansum(values)) if len(values) and not np.isnan(values).all() else None

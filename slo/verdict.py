@@ -1,0 +1,223 @@
+"""Judges rules on measured columns. Pure.
+
+A rule passes or fails only when the sample shows it with 95 % confidence; else it is INCONCLUSIVE
+and says how many requests would decide. A breach of the client's audit makes every rule on
+latencies INVALID: a slow client must not become a slow server. Failed requests miss every latency
+objective.
+"""
+
+import msgspec
+import numpy as np
+
+from surgeproof.records import Audit, Interval, RuleVerdict, Verdict
+from surgeproof.slo.intervals import (
+    design_effect,
+    mean_interval,
+    quantile,
+    quantile_interval,
+    rate_interval,
+    requests_needed,
+    requests_without_miss,
+    share_interval,
+    shown_at_least,
+    shown_below,
+)
+from surgeproof.slo.measured import Mask, Measured
+from surgeproof.slo.rules import LATENCIES, RATES, Rule
+from surgeproof.slo.summary import meets
+
+_SEVERITY = (Verdict.PASS, Verdict.INCONCLUSIVE, Verdict.FAIL, Verdict.INVALID)
+
+
+def judge(measured: Measured, rules: dict[str, tuple[Rule, ...]], audit: Audit) -> list[RuleVerdict]:
+    """Judge every rule of every class, in the order they were written."""
+    verdicts = [
+        _judge_rule(measured, name, rule) for name, class_rules in rules.items() for rule in class_rules
+    ]
+    if not audit.breaches:
+        return verdicts
+    breach = audit.breaches[0]
+    return [_voided(verdict, breach.name, breach.remedy) for verdict in verdicts]
+
+
+def overall(verdicts: list[RuleVerdict], audit: Audit) -> Verdict:
+    """The run's verdict: the worst of its rules; INVALID beats all, no rules pass if the audit does."""
+    if audit.breaches:
+        return Verdict.INVALID
+    return max((v.verdict for v in verdicts), key=_SEVERITY.index, default=Verdict.PASS)
+
+
+def _voided(verdict: RuleVerdict, breach: str, remedy: str) -> RuleVerdict:
+    if verdict.metric not in LATENCIES and verdict.metric not in RATES:
+        return verdict
+    return msgspec.structs.replace(
+        verdict,
+        verdict=Verdict.INVALID,
+        reason=f"the client is not trustworthy ({breach}): {remedy}",
+    )
+
+
+def _judge_rule(measured: Measured, name: str, rule: Rule) -> RuleVerdict:
+    mask = measured.judged & measured.of_class(name)
+    if rule.metric in RATES:
+        return _judge_rate(measured, name, rule, mask)
+    if rule.metric not in LATENCIES:
+        return _judge_share(measured, name, rule, mask)
+    if rule.quantile is not None:
+        return _judge_quantile(measured, name, rule, mask)
+    return _judge_aggregate(measured, name, rule, mask)
+
+
+def _verdict(
+    name: str, rule: Rule, unit: str, observed: float | None, n: int, interval: Interval, decision: tuple[Verdict, str]
+) -> RuleVerdict:
+    return RuleVerdict(
+        request_class=name,
+        rule=rule.text,
+        metric=rule.metric,
+        unit=unit,
+        observed=observed,
+        bound=rule.conditions[0].bound,
+        n=n,
+        interval=interval,
+        verdict=decision[0],
+        reason=decision[1],
+    )
+
+
+def _judge_quantile(measured: Measured, name: str, rule: Rule, mask: Mask) -> RuleVerdict:
+    """A quantile under a bound is a share of requests under that bound."""
+    share = rule.quantile
+    assert share is not None
+    met, told = meets(measured, list(rule.conditions))
+    chosen = mask & told
+    n, untold = int(chosen.sum()), int((mask & ~told).sum())
+    if n == 0 or not (chosen & measured.ok).any():
+        return _without_answers(name, rule, n, untold, int((chosen & ~measured.ok).sum()))
+    hits = int((met & chosen).sum())
+    at_s = measured.times_s["intended_at_ns"][chosen]
+    condition = rule.conditions[0]
+    values = measured.latency_ms(condition.metric, condition.view)
+    values = np.where(measured.ok, values, np.inf)[chosen]
+    ordered = np.sort(values)
+    level = share if condition.upper else 1 - share
+    observed = quantile(ordered, level)
+    deff = max(
+        design_effect(met[chosen], at_s),
+        design_effect(values <= observed, at_s),
+    )
+    if len(rule.conditions) > 1:
+        observed, interval, unit = hits / n, share_interval(hits / deff, n / deff), "%"
+    else:
+        interval, unit = quantile_interval(ordered, level, deff), "ms"
+    decision = _decide_share(hits, n, deff, share, "met the bound")
+    shown = observed if np.isfinite(observed) else None
+    finite = Interval(_finite(interval.low), _finite(interval.high))
+    verdict = _verdict(name, rule, unit, shown, n, finite, decision)
+    if untold:
+        reason = f"{verdict.reason}; {untold} answers without this figure left out"
+        return msgspec.structs.replace(verdict, reason=reason)
+    return verdict
+
+
+def _decide_share(hits: int, n: int, deff: float, share: float, phrase: str) -> tuple[Verdict, str]:
+    """PASS, FAIL or INCONCLUSIVE for 'at least `share` of requests'."""
+    told = f"{hits} of {n} {phrase} ({hits / n * 100:.6g} %, {share * 100:.6g} % needed)"
+    if shown_at_least(hits / deff, n / deff, share):
+        return Verdict.PASS, told
+    if shown_below(hits / deff, n / deff, share):
+        return Verdict.FAIL, told
+    needed = requests_without_miss(share) if hits == n else requests_needed(hits / deff, n / deff, share)
+    if needed is None:
+        return Verdict.INCONCLUSIVE, f"{told}; too close to the bound for a verdict at 95 % confidence"
+    total = int(np.ceil(needed * deff))
+    return Verdict.INCONCLUSIVE, f"{told}; {max(total - n, 1)} more requests like these would decide"
+
+
+def _without_answers(name: str, rule: Rule, n: int, untold: int, failed: int) -> RuleVerdict:
+    unit = "ms" if len(rule.conditions) == 1 else "%"
+    if failed:
+        share = rule.quantile if rule.quantile is not None else 0.5
+        decision = _decide_share(0, failed, 1.0, share, "met the bound")
+    elif untold:
+        decision = (Verdict.INCONCLUSIVE, f"not evaluable: {untold} of {untold} answers have no {rule.metric}")
+    else:
+        decision = (Verdict.INCONCLUSIVE, "no request of this class was measured")
+    return _verdict(name, rule, unit, None, n, Interval(None, None), decision)
+
+
+def _judge_aggregate(measured: Measured, name: str, rule: Rule, mask: Mask) -> RuleVerdict:
+    """Mean by its interval; max and min are what they are."""
+    condition = rule.conditions[0]
+    values = measured.latency_ms(condition.metric, condition.view)
+    failed = int((mask & ~measured.ok).sum())
+    chosen = mask & measured.ok & ~np.isnan(values)
+    n = int(chosen.sum())
+    if n == 0:
+        return _without_answers(name, rule, 0, int((mask & measured.ok).sum()), failed)
+    known = values[chosen]
+    if rule.aggregate == "mean":
+        observed = float(known.mean())
+        interval = mean_interval(known, measured.times_s["intended_at_ns"][chosen])
+        decision = _decide_value(rule, observed, interval)
+    else:
+        observed = float(known.max() if rule.aggregate == "max" else known.min())
+        interval = Interval(observed, observed)
+        decision = _decide_value(rule, observed, interval)
+    if failed and condition.upper and decision[0] is Verdict.PASS:
+        decision = (Verdict.FAIL, f"{failed} requests failed, which no latency bound allows for a {rule.aggregate}")
+    return _verdict(name, rule, "ms", observed, n, interval, decision)
+
+
+def _judge_share(measured: Measured, name: str, rule: Rule, mask: Mask) -> RuleVerdict:
+    n = int(mask.sum())
+    if n == 0:
+        return _without_answers(name, rule, 0, 0, 0)
+    hit = {"success": measured.ok, "shed": measured.shed, "errors": ~measured.ok}[rule.metric] & mask
+    hits = int(hit.sum())
+    condition = rule.conditions[0]
+    deff = design_effect(hit[mask], measured.times_s["intended_at_ns"][mask])
+    interval = share_interval(hits / deff, n / deff)
+    if condition.upper:
+        decision = _decide_share(n - hits, n, deff, 1 - condition.bound, f"were not {rule.metric}")
+    else:
+        phrase = "were answered" if rule.metric == "success" else f"were {rule.metric}"
+        decision = _decide_share(hits, n, deff, condition.bound, phrase)
+    return _verdict(name, rule, "%", hits / n, n, interval, decision)
+
+
+def _judge_rate(measured: Measured, name: str, rule: Rule, mask: Mask) -> RuleVerdict:
+    chosen = mask & measured.ok
+    start, end = measured.window_s(mask)
+    n = int(chosen.sum())
+    if n == 0 or end <= start:
+        return _without_answers(name, rule, n, 0, 0)
+    if rule.metric == "requests_per_s":
+        amounts = np.ones(n)
+    else:
+        amounts = measured.numbers[rule.metric.removesuffix("_per_s")][chosen]
+    unknown = int(np.isnan(amounts).sum())
+    if unknown == n:
+        return _without_answers(name, rule, n, unknown, 0)
+    amounts = np.nan_to_num(amounts)
+    observed = float(amounts.sum() / (end - start))
+    interval = rate_interval(amounts, measured.times_s["done_at_ns"][chosen] - start, end - start)
+    return _verdict(name, rule, "/s", observed, n, interval, _decide_value(rule, observed, interval))
+
+
+def _decide_value(rule: Rule, observed: float, interval: Interval) -> tuple[Verdict, str]:
+    """Compare an interval with the bound; without an interval there is no verdict but a miss by far."""
+    condition = rule.conditions[0]
+    if interval.low is None or interval.high is None:
+        return Verdict.INCONCLUSIVE, "too few requests for a confidence interval; run longer"
+    ends = (condition.met_by(interval.low), condition.met_by(interval.high))
+    if all(ends):
+        return Verdict.PASS, "the whole interval meets the bound"
+    if not any(ends):
+        return Verdict.FAIL, "the whole interval misses the bound"
+    return Verdict.INCONCLUSIVE, "the interval lies across the bound; run longer"
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and np.isfinite(value) else None
+

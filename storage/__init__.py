@@ -1,0 +1,1 @@
+"""What is kept: tables, one writer, queries. The only room that knows SQLAlchemy."""

@@ -1,0 +1,99 @@
+"""Reads for the command line, the pages and the judge: plain SQL in, plain data out."""
+
+import io
+import json
+import zlib
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import sqlalchemy as sa
+
+from surgeproof.errors import UsageError
+from surgeproof.storage import tables
+
+_RUN_JSON = ("scenario", "metadata", "environment", "audit", "summary")
+_LIST_COLUMNS = (
+    "id", "uid", "name", "state", "started_at_ns", "ended_at_ns", "base_url", "model", "endpoint",
+    "verdict", "exit_code", "metadata",
+)  # fmt: skip
+
+
+def list_runs(engine: sa.Engine, limit: int = 1000) -> list[dict[str, Any]]:
+    """The newest runs first, without their figures."""
+    columns = [tables.runs.c[name] for name in _LIST_COLUMNS]
+    query = sa.select(*columns).order_by(tables.runs.c.id.desc()).limit(limit)
+    with engine.connect() as connection:
+        return [_decoded(dict(row)) for row in connection.execute(query).mappings()]
+
+
+def get_run(engine: sa.Engine, run_id: int) -> dict[str, Any]:
+    """One run with summary, audit, plan and verdicts.
+
+    Raises:
+        UsageError: there is no such run.
+    """
+    with engine.connect() as connection:
+        row = connection.execute(sa.select(tables.runs).where(tables.runs.c.id == run_id)).mappings().first()
+        if row is None:
+            known = connection.execute(sa.select(sa.func.max(tables.runs.c.id))).scalar()
+            hint = f"the newest is {known}" if known else "the database holds none"
+            raise UsageError(f"no run {run_id}: {hint}; see 'surgeproof runs list'")
+        plan_columns = [c for c in tables.plans.c if c.name in ("digest", "seed", "requests")]
+        plan = connection.execute(
+            sa.select(*plan_columns).where(tables.plans.c.run_id == run_id)
+        ).mappings().first()
+        found = connection.execute(
+            sa.select(tables.verdicts)
+            .where(tables.verdicts.c.run_id == run_id)
+            .order_by(tables.verdicts.c.position)
+        ).mappings()
+        rules = [{k: v for k, v in rule.items() if k not in ("run_id", "position")} for rule in found]
+    run = _decoded({k: v for k, v in row.items() if k != "spool"})
+    return run | {"plan": dict(plan) if plan else None, "verdicts": rules}
+
+
+def record_columns(engine: sa.Engine, run_id: int, names: Sequence[str]) -> dict[str, list[Any]]:
+    """Columns of a run's records, in order of their planned time."""
+    columns = [tables.records.c[name] for name in names]
+    query = (
+        sa.select(*columns)
+        .where(tables.records.c.run_id == run_id)
+        .order_by(tables.records.c.intended_at_ns, tables.records.c.plan_index)
+    )
+    with engine.connect() as connection:
+        rows = connection.execute(query).all()
+    if not rows:
+        return {name: [] for name in names}
+    return {name: list(values) for name, values in zip(names, zip(*rows, strict=True), strict=True)}
+
+
+def health_rows(engine: sa.Engine, run_id: int) -> list[dict[str, Any]]:
+    """Health samples of all workers, in order of time."""
+    query = sa.select(tables.health).where(tables.health.c.run_id == run_id).order_by(tables.health.c.at_ns)
+    with engine.connect() as connection:
+        return [dict(row) for row in connection.execute(query).mappings()]
+
+
+def plan_rows(engine: sa.Engine, run_id: int) -> Any:
+    """The plan's table as it was made; None where none was kept."""
+    query = sa.select(tables.plans.c.packed).where(tables.plans.c.run_id == run_id)
+    with engine.connect() as connection:
+        packed = connection.execute(query).scalar()
+    return None if packed is None else np.load(io.BytesIO(zlib.decompress(packed)), allow_pickle=False)
+
+
+def unfinished_runs(engine: sa.Engine) -> list[dict[str, Any]]:
+    """Runs that still stand as running, with their spool folders."""
+    query = sa.select(tables.runs.c.id, tables.runs.c.uid, tables.runs.c.spool).where(
+        tables.runs.c.state == "running"
+    )
+    with engine.connect() as connection:
+        return [dict(row) for row in connection.execute(query).mappings()]
+
+
+def _decoded(row: dict[str, Any]) -> dict[str, Any]:
+    for name in _RUN_JSON:
+        if isinstance(row.get(name), str):
+            row[name] = json.loads(row[name])
+    return row

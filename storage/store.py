@@ -1,0 +1,206 @@
+"""The one writer of a database: runs, plans, records, verdicts.
+
+SQLite is opened in write-ahead mode, so that pages may read while a run is being written. Records
+that are there already are left as they are: storing a spool twice changes nothing.
+"""
+
+import io
+import json
+import sqlite3
+import time
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+
+from surgeproof.config import sqlite_path
+from surgeproof.errors import StoreError
+from surgeproof.records import RuleVerdict, RunState, StreamRecord
+from surgeproof.storage import tables
+
+_RECORD_COLUMNS = [column.name for column in tables.records.columns if column.name != "run_id"]
+
+
+def open_engine(url: str, *, create: bool = True) -> sa.Engine:
+    """Open the database and make or check its schema.
+
+    Args:
+        url: SQLAlchemy URL.
+        create: make a missing file; off for commands that only read.
+
+    Raises:
+        StoreError: it cannot be opened, or was written by a newer version.
+    """
+    path = sqlite_path(url)
+    if path is not None and not create and not path.exists():
+        raise StoreError(f"no database at {path}: run a test first, or name another with --db")
+    try:
+        engine = sa.create_engine(url, connect_args={"timeout": 30} if path is not None else {})
+    except (sa.exc.ArgumentError, sa.exc.NoSuchModuleError, ModuleNotFoundError) as exc:
+        raise StoreError(f"database URL {_without_password(url)!r} cannot be used: {exc}") from exc
+    if path is not None:
+        sa.event.listen(engine, "connect", _tune_sqlite)
+    with _stating("open", engine):
+        _ensure_schema(engine)
+    return engine
+
+
+class Store:
+    """Writes one run after the other.
+
+    Args:
+        url: SQLAlchemy URL.
+    """
+
+    def __init__(self, url: str) -> None:
+        self.engine = open_engine(url)
+
+    def create_run(self, row: dict[str, Any]) -> int:
+        """Add a run in state `running` and return its number."""
+        with self._writing() as connection:
+            result = connection.execute(sa.insert(tables.runs).values(row | {"state": RunState.RUNNING}))
+            return int(result.inserted_primary_key[0])
+
+    def save_plan(self, run_id: int, rows: Any, digest: str, seed: int) -> None:
+        """Keep a plan's table, packed."""
+        buffer = io.BytesIO()
+        np.save(buffer, rows, allow_pickle=False)
+        values = {
+            "run_id": run_id,
+            "digest": digest,
+            "seed": seed,
+            "requests": len(rows),
+            "packed": zlib.compress(buffer.getvalue(), 1),
+        }
+        with self._writing() as connection:
+            connection.execute(sa.insert(tables.plans).values(values))
+
+    def add_records(self, run_id: int, batch: Sequence[StreamRecord]) -> None:
+        """Add records; those already stored stay."""
+        if batch:
+            self._insert(tables.records, [_record_row(run_id, record) for record in batch])
+
+    def add_health(self, run_id: int, worker: int, samples: Iterable[Any]) -> None:
+        """Add health samples of one worker."""
+        rows = [
+            {"run_id": run_id, "worker": worker}
+            | {name: getattr(sample, name) for name in _HEALTH_COLUMNS}
+            for sample in samples
+        ]
+        if rows:
+            self._insert(tables.health, rows)
+
+    def finish_run(self, run_id: int, values: dict[str, Any], verdicts: Sequence[RuleVerdict]) -> None:
+        """Set the run's end and verdicts, in one transaction."""
+        rows = [_verdict_row(run_id, position, verdict) for position, verdict in enumerate(verdicts)]
+        with self._writing() as connection:
+            connection.execute(sa.delete(tables.verdicts).where(tables.verdicts.c.run_id == run_id))
+            if rows:
+                connection.execute(sa.insert(tables.verdicts), rows)
+            connection.execute(sa.update(tables.runs).where(tables.runs.c.id == run_id).values(values))
+
+    def stored_indexes(self, run_id: int) -> set[int]:
+        """Plan indexes that have a record."""
+        query = sa.select(tables.records.c.plan_index).where(tables.records.c.run_id == run_id)
+        with _stating("read", self.engine), self.engine.connect() as connection:
+            return set(connection.execute(query).scalars())
+
+    def close(self) -> None:
+        """Let the database go."""
+        self.engine.dispose()
+
+    def _insert(self, table: sa.Table, rows: list[dict[str, Any]]) -> None:
+        dialect = postgresql if self.engine.dialect.name == "postgresql" else sqlite
+        statement = dialect.insert(table).on_conflict_do_nothing()
+        with self._writing() as connection:
+            connection.execute(statement, rows)
+
+    @contextmanager
+    def _writing(self) -> Iterator[sa.Connection]:
+        with _stating("write", self.engine), self.engine.begin() as connection:
+            yield connection
+
+
+@contextmanager
+def _stating(act: str, engine: sa.Engine) -> Iterator[None]:
+    """Tell a database error as a sentence with the database and the reason."""
+    try:
+        yield
+    except SQLAlchemyError as exc:
+        cause = exc.orig if isinstance(exc, DBAPIError) else exc
+        name = engine.url.render_as_string(hide_password=True)
+        raise StoreError(f"cannot {act} database {name}: {' '.join(str(cause).split())}") from exc
+
+
+_HEALTH_COLUMNS = [c.name for c in tables.health.columns if c.name not in ("run_id", "worker")]
+
+
+def _record_row(run_id: int, record: StreamRecord) -> dict[str, Any]:
+    row = {name: getattr(record, name) for name in _RECORD_COLUMNS}
+    row["run_id"] = run_id
+    row["warnings"] = ",".join(record.warnings) or None
+    return row
+
+
+def _verdict_row(run_id: int, position: int, verdict: RuleVerdict) -> dict[str, Any]:
+    return {
+        "run_id": run_id,
+        "position": position,
+        "request_class": verdict.request_class,
+        "rule": verdict.rule,
+        "metric": verdict.metric,
+        "unit": verdict.unit,
+        "observed": verdict.observed,
+        "bound": verdict.bound,
+        "n": verdict.n,
+        "interval_low": verdict.interval.low,
+        "interval_high": verdict.interval.high,
+        "verdict": str(verdict.verdict),
+        "reason": verdict.reason,
+    }
+
+
+def _ensure_schema(engine: sa.Engine) -> None:
+    with engine.connect() as connection:
+        known = sa.inspect(connection).has_table("schema_info")
+        found = connection.execute(sa.select(tables.schema_info.c.version)).scalar() if known else None
+    if found is None:
+        with engine.begin() as connection:
+            tables.metadata.create_all(connection)
+            if connection.execute(sa.select(tables.schema_info.c.version)).scalar() is None:
+                connection.execute(sa.insert(tables.schema_info).values(version=tables.SCHEMA_VERSION))
+    elif found > tables.SCHEMA_VERSION:
+        name = engine.url.render_as_string(hide_password=True)
+        raise StoreError(
+            f"database {name} has schema {found}, written by a newer Surgeproof; this one knows "
+            f"{tables.SCHEMA_VERSION}: upgrade Surgeproof, or name another database with --db"
+        )
+
+
+def _tune_sqlite(connection: sqlite3.Connection, _record: Any) -> None:
+    for attempt in range(3):
+        try:
+            connection.execute("PRAGMA journal_mode=WAL")
+            break
+        except sqlite3.OperationalError:
+            # A read-only file keeps its mode; a file in use by another starter is tried again.
+            time.sleep(0.05 * attempt)
+    connection.execute("PRAGMA synchronous=NORMAL")
+    connection.execute("PRAGMA foreign_keys=ON")
+
+
+def _without_password(url: str) -> str:
+    try:
+        return sa.engine.make_url(url).render_as_string(hide_password=True)
+    except sa.exc.ArgumentError:
+        return url.partition("@")[2] or url
+
+
+def to_json(value: Any) -> str:
+    """Strict JSON: a NaN here is a bug, not a value."""
+    return json.dumps(value, allow_nan=False, default=str)

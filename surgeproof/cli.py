@@ -1,0 +1,391 @@
+"""Arguments in, exit code out. Each command parses, calls one function and shows what it returned.
+
+Imports are inside the commands, so that `--help` answers at once.
+"""
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from surgeproof import __version__
+from surgeproof.errors import ConfigError, SurgeproofError
+
+if TYPE_CHECKING:
+    from surgeproof.config import Scenario, Secrets
+    from surgeproof.locust_process import LocustProcess
+    from surgeproof.run import RunResult
+
+DEFAULT_DB = "sqlite:///surgeproof.db"
+
+db_option = click.option("--db", default=DEFAULT_DB, show_default=True, envvar="SURGEPROOF_DB", help="Database URL.")
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.version_option(__version__, prog_name="surgeproof")
+def cli() -> None:
+    """Load-test an OpenAI-compatible LLM endpoint with real traffic, and judge it against SLOs.
+
+    Exit codes: 0 PASS, 2 bad usage or configuration, 3 FAIL, 4 INCONCLUSIVE, 5 INVALID or broken
+    run, 130 interrupted, 1 crash.
+    """
+
+
+class _Pairs(click.ParamType):
+    """KEY=VALUE."""
+
+    name = "key=value"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> tuple[str, str]:
+        if isinstance(value, tuple):
+            return value
+        key, equals, text = str(value).partition("=")
+        if not equals or not key.strip():
+            # The text may be a secret: it is not repeated.
+            self.fail("must look like KEY=VALUE", param, ctx)
+        return key.strip(), text
+
+
+def _secret_options(command: Any) -> Any:
+    command = click.option("--header", "headers", multiple=True, type=_Pairs(), help="Header K=V; repeatable.")(command)
+    return click.option("--api-key", help="Bearer key; better set OPENAI_API_KEY.")(command)
+
+
+def _tls_options(command: Any) -> Any:
+    for option in (
+        click.option("--insecure", is_flag=True, help="Do not check the server's certificate."),
+        click.option("--ca-file", type=click.Path(), help="Certificates to trust."),
+        click.option("--client-cert", type=click.Path(), help="Our certificate (PEM)."),
+        click.option("--client-key", type=click.Path(), help="Its key (PEM)."),
+    ):
+        command = option(command)
+    return command
+
+
+@cli.command()
+@click.argument("arguments", nargs=-1, metavar="[SCENARIO]")
+@click.option("--base-url", help="Endpoint, as OpenAI clients take it: http://HOST:PORT/v1.")
+@click.option("--model", help="Model; default the first that the endpoint lists.")
+@click.option("--endpoint", type=click.Choice(["chat", "completions"]))
+@click.option("--trace", type=click.Path(), help="Trace file to replay, or to draw lengths from.")
+@click.option("--arrivals", type=click.Choice(["exact", "constant", "poisson", "gamma"]))
+@click.option("--request-rate", help="Requests a second, or inf.")
+@click.option("--burstiness", type=float, help="Shape of Gamma gaps: 1 is Poisson, below 1 burstier.")
+@click.option("--max-concurrency", type=int, help="Requests in flight at most.")
+@click.option("--concurrency", help="Closed loop: users of each step, such as 16,32,64.")
+@click.option("--duration", help="Of the load, or of each step: 60s, 5m.")
+@click.option("--num-prompts", type=int, help="Requests in all, or of each step.")
+@click.option("--input-len", type=int, help="Prompt tokens.")
+@click.option("--output-len", type=int, help="Output tokens.")
+@click.option("--speedup", type=float, help="Replay a trace this many times as fast.")
+@click.option("--limit", type=int, help="First rows of the trace only.")
+@click.option("--window", help="Part of the trace, START,END in seconds.")
+@click.option("--skip-invalid", is_flag=True, help="Leave malformed trace rows out, counted.")
+@click.option("--keep-clock-grid", is_flag=True, help="Do not spread rounded time stamps.")
+@click.option("--num-warmups", type=int, help="First requests not judged.")
+@click.option("--warmup", help="First seconds not judged.")
+@click.option("--drain", help="How long to wait for answers after the load has ended.")
+@click.option("--seed", type=int, help="Of arrivals, lengths, classes and prompts.")
+@click.option("--ignore-eos", is_flag=True, help="Ask the server for full output lengths (vLLM).")
+@click.option("--tokenizer", type=click.Path(), help="tokenizer.json for exact prompt lengths.")
+@click.option("--words-per-token", type=float, help="Declared ratio where there is no tokenizer.")
+@click.option("--goodput", multiple=True, help="Bounds in ms that count as good: ttft:500 tpot:50.")
+@click.option("--slo", type=click.Path(path_type=Path), help="YAML file of objectives.")
+@click.option("--processes", type=int, help="Worker processes.")
+@click.option("--cold-connections", is_flag=True, help="A new connection for each request.")
+@click.option("--connect-timeout", help="Per phase; default 10s.")
+@click.option("--read-timeout", help="Longest silence; default 120s.")
+@click.option("--first-token-timeout", help="Default none.")
+@click.option("--total-timeout", help="Default none.")
+@click.option("--allow-long", is_flag=True, help="Allow a plan of more than a day.")
+@click.option("--metadata", multiple=True, type=_Pairs(), help="Tag K=V of the run; repeatable.")
+@_tls_options
+@_secret_options
+@db_option
+@json_option
+def run(
+    arguments: tuple[str, ...],
+    db: str,
+    as_json: bool,  # noqa: FBT001
+    api_key: str | None,
+    headers: tuple[tuple[str, str], ...],
+    **flags: Any,
+) -> None:
+    """Run a load test: a SCENARIO file, flags in vLLM's spelling, or flags over a file."""
+    from surgeproof.config import load_scenario
+
+    # vLLM writes `--goodput ttft:500 tpot:50`: the later pairs arrive as loose arguments.
+    bounds = [text for text in arguments if _is_goodput(text)] if flags["goodput"] else []
+    paths = [Path(text) for text in arguments if text not in bounds]
+    if len(paths) > 1:
+        raise ConfigError(f"one scenario at a time, not {len(paths)}: {', '.join(map(str, paths))}")
+    path = paths[0] if paths else None
+    flags["goodput"] = [*flags["goodput"], *bounds]
+    scenario = load_scenario(path, _overrides(flags))
+    sys.exit(_run(scenario, _secrets(api_key, headers), db, path, as_json=as_json))
+
+
+def _run(scenario: "Scenario", secrets: "Secrets", db: str, path: Path | None, *, as_json: bool) -> int:
+    from surgeproof.locust_process import LocustProcess
+
+    locust = LocustProcess(scenario, secrets, db)
+    try:
+        result = _carried(locust, scenario, secrets, db, path, quiet=as_json)
+    except BaseException:
+        locust.abandon()
+        raise
+    if as_json:
+        import json
+
+        from surgeproof.storage.queries import get_run
+        from surgeproof.storage.store import open_engine
+
+        click.echo(json.dumps(get_run(open_engine(db), result.run_id), allow_nan=False))
+    else:
+        from surgeproof.ci.board import print_result
+
+        print_result(result)
+        click.echo(f"Stored in {_shown(db)}; look at it with: surgeproof ui --db {_shown(db)}")
+    return result.exit_code
+
+
+def _carried(
+    locust: "LocustProcess", scenario: "Scenario", secrets: "Secrets", db: str, path: Path | None, *, quiet: bool
+) -> "RunResult":
+    """Our own heavy imports happen here, while Locust is at its own."""
+    from surgeproof.ci.progress import Progress
+    from surgeproof.run import run_scenario
+
+    with Progress(quiet=quiet) as progress:
+        return run_scenario(locust, scenario, secrets, db, path, progress.begin, progress.advance)
+
+
+def _overrides(flags: dict[str, Any]) -> dict[str, Any]:
+    """Flags that were given, by their key in a scenario."""
+    from surgeproof.config import load_slo, parse_duration_s
+
+    out: dict[str, Any] = {}
+    for name in ("base_url", "model", "endpoint"):
+        out[f"target.{name}"] = flags[name]
+    for name in (
+        "trace", "arrivals", "burstiness", "max_concurrency", "num_prompts", "input_len", "output_len",
+        "speedup", "limit", "num_warmups", "seed", "tokenizer", "words_per_token",
+    ):  # fmt: skip
+        out[f"load.{name}"] = flags[name]
+    for name in ("duration", "warmup", "drain"):
+        if flags[name] is not None:
+            out[f"load.{name}_s"] = parse_duration_s(flags[name], f"--{name}")
+    for name in ("skip_invalid", "keep_clock_grid", "allow_long"):
+        out[f"load.{name}"] = flags[name] or None
+    out["target.ignore_eos"] = flags["ignore_eos"] or None
+    out["target.reuse_connections"] = False if flags["cold_connections"] else None
+    timeouts = {
+        f"{name}_s": parse_duration_s(flags[f"{name}_timeout"], f"--{name}-timeout".replace("_", "-"))
+        for name in ("connect", "read", "first_token", "total")
+        if flags[f"{name}_timeout"] is not None
+    }
+    out["target.timeouts"] = timeouts or None
+    out["target.tls"] = _tls(flags)
+    out["load.request_rate"] = _rate(flags["request_rate"])
+    out["load.concurrency"] = _numbers(flags["concurrency"], "--concurrency", int)
+    out["load.window_s"] = _numbers(flags["window"], "--window", float)
+    out["processes"] = flags["processes"]
+    out["goodput"] = _goodput(flags["goodput"]) or None
+    out["slo"] = load_slo(flags["slo"]) if flags["slo"] else None
+    out["metadata"] = dict(flags["metadata"]) or None
+    return {key: value for key, value in out.items() if value is not None}
+
+
+def _tls(flags: dict[str, Any]) -> dict[str, Any] | None:
+    tls = {name: flags[name] for name in ("ca_file", "client_cert", "client_key") if flags[name]}
+    return (tls | ({"verify": False} if flags["insecure"] else {})) or None
+
+
+def _rate(text: str | None) -> float | None:
+    if text is None:
+        return None
+    try:
+        return float(text)
+    except ValueError:
+        raise ConfigError(f"--request-rate: {text!r} is neither a number nor inf") from None
+
+
+def _numbers(text: str | None, flag: str, kind: type) -> list[Any] | None:
+    if text is None:
+        return None
+    try:
+        return [kind(part) for part in text.split(",")]
+    except ValueError:
+        raise ConfigError(f"{flag}: {text!r} is not a list of numbers separated by commas") from None
+
+
+def _is_goodput(text: str) -> bool:
+    from surgeproof.slo.rules import GOODPUT_NAMES
+
+    return text.partition(":")[0] in GOODPUT_NAMES and ":" in text
+
+
+def _goodput(pairs: list[str]) -> dict[str, float]:
+    from surgeproof.slo.rules import parse_goodput
+
+    return parse_goodput([part for pair in pairs for part in pair.split()])
+
+
+def _secrets(api_key: str | None, headers: tuple[tuple[str, str], ...]) -> "Secrets":
+    """Key and headers from flags over those of the environment."""
+    from surgeproof.config import Secrets, check_headers
+
+    held = Secrets.from_environment(dict(os.environ)).headers
+    if api_key:
+        held["Authorization"] = f"Bearer {api_key}"
+    return check_headers(held | dict(headers))
+
+
+@cli.group()
+def traces() -> None:
+    """Look at trace files."""
+
+
+@traces.command()
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--format", "format_name", default="auto", show_default=True, help="Format of the file.")
+@click.option("--skip-invalid", is_flag=True, help="Leave malformed rows out, counted.")
+@click.option("--keep-clock-grid", is_flag=True, help="Do not spread rounded time stamps.")
+@json_option
+def inspect(file: Path, format_name: str, skip_invalid: bool, keep_clock_grid: bool, as_json: bool) -> None:  # noqa: FBT001
+    """Show rate, gaps, dispersion, lengths and clock of a trace."""
+    import json
+
+    from surgeproof.traces.inspection import inspect_trace
+    from surgeproof.traces.reader import read_trace
+
+    trace = read_trace(file, format_name, skip_invalid=skip_invalid, undo_grid=not keep_clock_grid)
+    facts = inspect_trace(trace)
+    if as_json:
+        click.echo(json.dumps(facts, allow_nan=False))
+        return
+    from surgeproof.ci.tables import print_trace
+
+    print_trace(facts)
+
+
+@cli.group()
+def runs() -> None:
+    """Look at stored runs."""
+
+
+@runs.command("list")
+@db_option
+@json_option
+def list_command(db: str, as_json: bool) -> None:  # noqa: FBT001
+    """List runs, the newest first."""
+    import json
+
+    from surgeproof.storage.queries import list_runs
+    from surgeproof.storage.store import open_engine
+
+    found = list_runs(open_engine(db, create=False))
+    if as_json:
+        click.echo(json.dumps(found, allow_nan=False))
+        return
+    from surgeproof.ci.tables import print_runs
+
+    print_runs(found)
+
+
+@runs.command()
+@click.argument("run_id", type=int)
+@db_option
+@json_option
+def show(run_id: int, db: str, as_json: bool) -> None:  # noqa: FBT001
+    """Show one run: figures, board, audit."""
+    import json
+
+    from surgeproof.storage.queries import get_run
+    from surgeproof.storage.store import open_engine
+
+    found = get_run(open_engine(db, create=False), run_id)
+    if as_json:
+        click.echo(json.dumps(found, allow_nan=False))
+        return
+    from surgeproof.ci.tables import print_run
+
+    print_run(found)
+
+
+@cli.command()
+@click.option("--host", default="127.0.0.1", show_default=True)
+@click.option("--port", default=8000, show_default=True, help="0 for any free one.")
+@click.option("--model", default="sim-8b", show_default=True, help="Name that the endpoint gives its model.")
+@click.option("--seed", default=1, show_default=True)
+@click.option("--max-batch", default=64, show_default=True, help="Sequences in one step.")
+@click.option("--kv-blocks", default=16_384, show_default=True, help="KV cache, blocks of 16 tokens.")
+@click.option("--priorities/--no-priorities", default=False, help="Schedule by the request's priority.")
+@click.option("--prefix-cache/--no-prefix-cache", default=True)
+@click.option("--time-scale", default=1.0, show_default=True, help="All step times multiplied by this.")
+@click.option("--inject", multiple=True, type=_Pairs(), help="Fault=share: http_429, http_500, reset, stall, slow_start.")
+def sim(host: str, port: int, inject: tuple[tuple[str, str], ...], **options: Any) -> None:
+    """Serve a simulated engine: OpenAI's API over a model of continuous batching."""
+    from surgeproof.sandbox.sim_server import serve
+
+    serve(host, port, options, dict(inject))
+
+
+@cli.command()
+@click.option("--port", default=8501, show_default=True)
+@click.option("--host", default="127.0.0.1", show_default=True)
+@db_option
+def ui(port: int, host: str, db: str) -> None:
+    """Open the pages on stored runs (needs the extra `ui`)."""
+    from importlib.util import find_spec
+
+    if find_spec("streamlit") is None:
+        raise ConfigError("the pages need Streamlit: pip install 'surgeproof[ui]'")
+    from surgeproof import webui
+
+    app = Path(webui.__file__).with_name("app.py")
+    os.environ["SURGEPROOF_DB"] = db
+    arguments = [
+        sys.executable, "-m", "streamlit", "run", str(app), "--server.port", str(port),
+        "--server.address", host, "--server.headless", "true", "--browser.gatherUsageStats", "false",
+    ]  # fmt: skip
+    os.execv(sys.executable, arguments)
+
+
+def _shown(db: str) -> str:
+    """A database URL without its password."""
+    from sqlalchemy.engine import make_url
+
+    return make_url(db).render_as_string(hide_password=True)
+
+
+def _hide_secrets_from_process_list(arguments: list[str]) -> None:
+    """Other users of the host read our arguments: a key or header given there is overwritten."""
+    if any(part.startswith(("--api-key", "--header")) for part in arguments):
+        import setproctitle
+
+        setproctitle.setproctitle(f"surgeproof {arguments[0] if arguments else ''}")
+
+
+def main() -> None:
+    """Entry point: errors of ours become one sentence and their exit code."""
+    arguments = sys.argv[1:]
+    _hide_secrets_from_process_list(arguments)
+    try:
+        code = cli.main(args=arguments, prog_name="surgeproof", standalone_mode=False)
+    except click.exceptions.Exit as exc:
+        code = exc.exit_code
+    except click.ClickException as exc:
+        exc.show()
+        code = 2
+    except click.Abort:
+        code = 130
+    except SurgeproofError as exc:
+        click.echo(f"Error: {exc}", err=True)
+        code = exc.exit_code
+    except BrokenPipeError:
+        code = 0
+    sys.exit(code or 0)

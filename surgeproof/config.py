@@ -1,0 +1,383 @@
+"""One validated scenario from YAML, environment and flags, checked as a whole before anything starts.
+
+A scenario says which endpoint, which load and which objectives. Keys are those of docs/scenarios.md;
+an unknown key is an error that names its place and the nearest known one. Secrets (API key, header
+values) are no part of a scenario: they travel by environment only and are never stored.
+"""
+
+import difflib
+import math
+import os
+import re
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from surgeproof.errors import ConfigError
+from surgeproof.records import REQUEST_CLASSES
+
+DEFAULT_DB = "sqlite:///surgeproof.db"
+RUN_DIR_VARIABLE = "SURGEPROOF_RUN_DIR"
+"""Environment variable by which a Locust of ours learns where its run lies."""
+DEFAULT_MAX_CONCURRENCY = 10_000
+LONGEST_UNASKED_S = 24 * 3600.0
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)")
+_UNIT_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+
+
+class Timeouts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How long each phase may take, seconds; null is without limit.
+
+    `read_s` is the longest silence between two reads, the wait for the head included. The total is
+    off unless asked for: a long generation is not an error.
+    """
+
+    connect_s: float = 10.0
+    read_s: float | None = 120.0
+    first_token_s: float | None = None
+    total_s: float | None = None
+
+
+class TlsOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How the server's certificate is checked and which one we show."""
+
+    verify: bool = True
+    ca_file: str | None = None
+    client_cert: str | None = None
+    client_key: str | None = None
+
+
+class TargetConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The endpoint and the form of its requests."""
+
+    base_url: str | None = None
+    model: str | None = None
+    endpoint: Literal["chat", "completions"] = "chat"
+    tls: TlsOptions = TlsOptions()
+    timeouts: Timeouts = Timeouts()
+    reuse_connections: bool = True
+    max_tokens_field: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
+    ignore_eos: bool = False
+    temperature: float | None = 0.0
+    extra_body: dict[str, Any] = {}
+
+
+class LoadConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Which requests, when.
+
+    With `concurrency` the load is a closed loop; else it is an open loop whose times come from the
+    trace (`exact`) or from an arrival process at `request_rate`.
+    """
+
+    trace: str | None = None
+    trace_format: str = "auto"
+    skip_invalid: bool = False
+    keep_clock_grid: bool = False
+    arrivals: Literal["exact", "constant", "poisson", "gamma"] | None = None
+    request_rate: float | None = None
+    burstiness: float = 1.0
+    speedup: float = 1.0
+    window_s: tuple[float, float] | None = None
+    limit: int | None = None
+    concurrency: tuple[int, ...] = ()
+    max_concurrency: int = DEFAULT_MAX_CONCURRENCY
+    duration_s: float | None = None
+    num_prompts: int | None = None
+    input_len: int = 512
+    output_len: int = 128
+    classes: dict[str, float] = msgspec.field(default_factory=lambda: {"P1": 1.0})
+    priorities: dict[str, int] = {}
+    warmup_s: float = 0.0
+    num_warmups: int = 0
+    drain_s: float = 30.0
+    seed: int = 1
+    allow_long: bool = False
+    tokenizer: str | None = None
+    words_per_token: float = 1.0
+
+
+class Scenario(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Everything a run is made of, but for secrets."""
+
+    name: str = "unnamed"
+    target: TargetConfig = TargetConfig()
+    load: LoadConfig = LoadConfig()
+    slo: dict[str, tuple[str, ...]] = {}
+    goodput: dict[str, float] = {}
+    metadata: dict[str, str] = {}
+    processes: int = 1
+
+    @property
+    def closed_loop(self) -> bool:
+        """Whether users wait for their answer before they ask again."""
+        return bool(self.load.concurrency)
+
+
+class Secrets(msgspec.Struct, frozen=True):
+    """What must not be written anywhere: headers with their values."""
+
+    headers: dict[str, str] = {}
+
+    @classmethod
+    def from_environment(cls, environ: dict[str, str]) -> "Secrets":
+        """The API key (`OPENAI_API_KEY`) and the headers that a parent process handed down."""
+        headers: dict[str, str] = {}
+        key = environ.get("OPENAI_API_KEY")
+        if key:
+            headers["Authorization"] = f"Bearer {key}"
+        if handed := environ.get("SURGEPROOF_HEADERS"):
+            headers |= msgspec.json.decode(handed, type=dict[str, str])
+        return check_headers(headers)
+
+    def to_environment(self) -> dict[str, str]:
+        """What a child process needs to send the same headers."""
+        return {"SURGEPROOF_HEADERS": msgspec.json.encode(self.headers).decode()}
+
+
+def check_headers(headers: dict[str, str]) -> Secrets:
+    """Refuse header names and values that would break the request apart.
+
+    Raises:
+        ConfigError: a name is not a token, or a value holds a line break or a character beyond Latin-1.
+    """
+    for name, value in headers.items():
+        if not re.fullmatch(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", name):
+            raise ConfigError(f"header name {name!r} is not valid")
+        if any(char in value for char in "\r\n\0") or not _is_latin1(value):
+            raise ConfigError(f"the value of header {name} holds a line break or a non-Latin-1 character")
+    return Secrets(headers)
+
+
+def _is_latin1(text: str) -> bool:
+    try:
+        text.encode("latin-1")
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def sqlite_path(db_url: str) -> Path | None:
+    """The file of a SQLite URL; None for other databases and for memory."""
+    scheme, separator, rest = db_url.partition(":///")
+    if not separator or scheme.partition("+")[0] != "sqlite":
+        return None
+    name = rest.partition("?")[0]
+    return Path(name) if name and name != ":memory:" else None
+
+
+def parse_duration_s(value: Any, place: str) -> float:
+    """Read `60`, `60s`, `5m`, `1h30m` or `250ms` as seconds.
+
+    Raises:
+        ConfigError: it is none of these, or negative.
+    """
+    text = str(value).strip().lower()
+    try:
+        seconds = float(text)
+    except ValueError:
+        parts = _DURATION.findall(text)
+        rest = _DURATION.sub("", text).strip()
+        if not parts or rest:
+            raise ConfigError(f"{place}: {value!r} is not a duration such as 60s, 5m or 1h30m") from None
+        seconds = sum(float(number) * _UNIT_S[unit] for number, unit in parts)
+    if not math.isfinite(seconds) or seconds < 0:
+        raise ConfigError(f"{place}: {value!r} is not a duration that can be waited for")
+    return seconds
+
+
+def load_scenario(path: Path | None, overrides: dict[str, Any]) -> Scenario:
+    """Read a scenario file, lay flags over it and check the whole.
+
+    Args:
+        path: YAML file; None for flags alone.
+        overrides: values by dotted key (`load.seed`), which win over the file's.
+
+    Raises:
+        ConfigError: the file cannot be read, or something in it is wrong or missing.
+    """
+    place = str(path) if path else "flags"
+    raw = _read_yaml(path) if path else {}
+    if path:
+        _anchor_trace(raw, path)
+        raw["slo"] = slo_by_class(raw.get("slo") or {}, place)
+        raw.setdefault("name", path.stem)
+    for key, value in overrides.items():
+        section, _, name = key.rpartition(".")
+        holder = raw.setdefault(section, {}) if section else raw
+        if not isinstance(holder, dict):
+            raise ConfigError(f"{place}: {section} must be a mapping")
+        holder[name] = value
+    _make_absolute(raw)
+    _read_durations(raw, place)
+    scenario = convert_scenario(raw, place)
+    return _checked(_closed_by_cap(scenario, overrides), place)
+
+
+def convert_scenario(raw: dict[str, Any], place: str) -> Scenario:
+    """Turn plain data into a scenario.
+
+    Raises:
+        ConfigError: a key is unknown or a value has the wrong type.
+    """
+    _refuse_unknown(raw, Scenario, place, "")
+    try:
+        return msgspec.convert(raw, Scenario, strict=False)
+    except msgspec.ValidationError as exc:
+        raise ConfigError(f"{place}: {exc}") from exc
+
+
+def slo_by_class(raw: Any, place: str) -> dict[str, Any]:
+    """Objectives as a mapping of classes; a bare list is for all requests.
+
+    Raises:
+        ConfigError: it is neither.
+    """
+    by_class = {"all": raw} if isinstance(raw, list) else raw
+    if not isinstance(by_class, dict):
+        raise ConfigError(f"{place}: slo must be a list of rules, or a mapping of P0, P1, P2 or all to lists")
+    return {name: [rules] if isinstance(rules, str) else rules for name, rules in by_class.items()}
+
+
+def load_slo(path: Path) -> dict[str, Any]:
+    """Read a file of objectives alone: a list, a mapping of classes, or either below `slo`."""
+    import yaml
+
+    try:
+        raw = yaml.safe_load(path.read_text("utf-8"))
+    except OSError as exc:
+        raise ConfigError(f"cannot read SLO file {path}: {exc.strerror}") from exc
+    except (yaml.YAMLError, UnicodeDecodeError) as exc:
+        raise ConfigError(f"{path} is not valid YAML: {' '.join(str(exc).split())}") from exc
+    if isinstance(raw, dict) and "slo" in raw:
+        raw = raw["slo"]
+    return slo_by_class(raw, str(path))
+
+
+def _read_yaml(path: Path) -> dict[str, Any]:
+    import yaml
+
+    try:
+        raw = yaml.safe_load(path.read_text("utf-8"))
+    except OSError as exc:
+        raise ConfigError(f"cannot read scenario {path}: {exc.strerror}") from exc
+    except (yaml.YAMLError, UnicodeDecodeError) as exc:
+        raise ConfigError(f"{path} is not valid YAML: {' '.join(str(exc).split())}") from exc
+    if not isinstance(raw, dict):
+        raise ConfigError(f"{path} must hold a mapping with keys such as target, load and slo")
+    return raw
+
+
+def _anchor_trace(raw: dict[str, Any], path: Path) -> None:
+    """A relative trace path is meant from the scenario's folder, unless it is there from here."""
+    load = raw.get("load")
+    if isinstance(load, dict) and isinstance(load.get("trace"), str):
+        trace = Path(os.path.expanduser(load["trace"]))  # noqa: PTH111
+        if not trace.is_absolute() and not trace.exists():
+            load["trace"] = str((path.parent / trace).resolve())
+
+
+def _make_absolute(raw: dict[str, Any]) -> None:
+    """Workers run in another folder: file names must not depend on ours."""
+    load, target = raw.get("load"), raw.get("target")
+    tls = target.get("tls") if isinstance(target, dict) else None
+    for holder, names in ((load, ("trace", "tokenizer")), (tls, ("ca_file", "client_cert", "client_key"))):
+        for name in names:
+            if isinstance(holder, dict) and isinstance(holder.get(name), str):
+                holder[name] = str(Path(os.path.expanduser(holder[name])).absolute())  # noqa: PTH111
+
+
+def _read_durations(raw: dict[str, Any], place: str) -> None:
+    """`duration: 60s` is `duration_s: 60`; every key that ends in `_s` takes such texts too."""
+    target = raw.get("target")
+    holders = [("load", raw.get("load"))]
+    if isinstance(target, dict):
+        holders.append(("target.timeouts", target.get("timeouts")))
+    for name, holder in holders:
+        if not isinstance(holder, dict):
+            continue
+        for short in ("duration", "warmup", "drain"):
+            if short in holder:
+                holder[f"{short}_s"] = holder.pop(short)
+        for key, value in list(holder.items()):
+            if key.endswith("_s") and isinstance(value, str):
+                holder[key] = parse_duration_s(value, f"{place}: {name}.{key}")
+        if isinstance(holder.get("concurrency"), int):
+            holder["concurrency"] = [holder["concurrency"]]
+
+
+def _refuse_unknown(raw: Any, kind: Any, place: str, prefix: str) -> None:
+    if not isinstance(raw, dict):
+        return
+    fields = {field.name: field.type for field in msgspec.structs.fields(kind)}
+    for key, value in raw.items():
+        if key not in fields:
+            near = difflib.get_close_matches(str(key), fields, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(sorted(fields))}"
+            raise ConfigError(f"{place}: unknown key {prefix + str(key)!r}; {hint}")
+        if isinstance(fields[key], type) and issubclass(fields[key], msgspec.Struct):
+            if not isinstance(value, dict):
+                raise ConfigError(f"{place}: {prefix}{key} must be a mapping")
+            _refuse_unknown(value, fields[key], place, f"{prefix}{key}.")
+
+
+def _closed_by_cap(scenario: Scenario, overrides: dict[str, Any]) -> Scenario:
+    """An unlimited rate under a cap is a closed loop of that many users, as in vLLM's bench."""
+    load = scenario.load
+    unlimited = load.request_rate is None or math.isinf(load.request_rate)
+    capped = load.max_concurrency != DEFAULT_MAX_CONCURRENCY or "load.max_concurrency" in overrides
+    if unlimited and capped and not load.concurrency and load.trace is None:
+        load = msgspec.structs.replace(load, concurrency=(load.max_concurrency,))
+        return msgspec.structs.replace(scenario, load=load)
+    return scenario
+
+
+def _checked(scenario: Scenario, place: str) -> Scenario:
+    for problem in _problems(scenario):
+        raise ConfigError(f"{place}: {problem}")
+    return scenario
+
+
+def _problems(scenario: Scenario) -> list[str]:
+    """Everything that is wrong with a scenario as a whole, the first being the one to tell."""
+    load, found = scenario.load, []
+    classes = f"known are {', '.join(REQUEST_CLASSES)}"
+    for name in (*load.classes, *load.priorities):
+        if name not in REQUEST_CLASSES:
+            found.append(f"load.classes: unknown class {name!r}; {classes}")
+    for name in scenario.slo:
+        if name not in (*REQUEST_CLASSES, "all"):
+            found.append(f"slo: unknown class {name!r}; {classes} and all")
+    if not load.classes or sum(load.classes.values()) <= 0 or min(load.classes.values()) < 0:
+        found.append("load.classes: the weights must be positive")
+    positive = {
+        "request_rate": load.request_rate, "burstiness": load.burstiness, "speedup": load.speedup,
+        "limit": load.limit, "max_concurrency": load.max_concurrency, "duration_s": load.duration_s,
+        "num_prompts": load.num_prompts, "input_len": load.input_len, "output_len": load.output_len,
+        "words_per_token": load.words_per_token, "processes": scenario.processes,
+    }  # fmt: skip
+    found += [f"load.{key} must be above 0, not {value:g}" for key, value in positive.items()
+              if value is not None and not value > 0]  # fmt: skip
+    if any(users < 1 for users in load.concurrency):
+        found.append("load.concurrency: each step needs at least 1 user")
+    if load.window_s is not None and not 0 <= load.window_s[0] < load.window_s[1]:
+        found.append("load.window_s must be [start, end] in seconds with start before end")
+    found += _missing(load)
+    return found
+
+
+def _missing(load: LoadConfig) -> list[str]:
+    rate_unlimited = load.request_rate is not None and math.isinf(load.request_rate)
+    if load.arrivals == "exact" and load.trace is None:
+        return ["load.arrivals: exact needs a trace (load.trace or --trace)"]
+    if load.arrivals in ("constant", "poisson", "gamma") and load.request_rate is None:
+        return [f"load.arrivals: {load.arrivals} needs load.request_rate (--request-rate)"]
+    if load.concurrency and load.duration_s is None and load.num_prompts is None:
+        return ["a closed loop needs load.duration_s (--duration) or load.num_prompts (--num-prompts)"]
+    if load.concurrency or load.trace is not None:
+        return []
+    if load.request_rate is None and load.num_prompts is None:
+        return ["no load: give --trace, --request-rate, --concurrency or --num-prompts"]
+    if load.num_prompts is None and (load.duration_s is None or rate_unlimited or load.request_rate is None):
+        return ["the load has no end: give --duration or --num-prompts"]
+    return []

@@ -1,0 +1,61 @@
+"""The exceptions of our own making.
+
+    SurgeproofError                 anything below; carries the exit code
+    ├── UsageError                  2  bad flags, scenario, trace, SLO: nothing was sent
+    │   ├── ConfigError                an option or a key of the scenario
+    │   ├── TraceError                 a trace file; names file, row and reason
+    │   ├── RuleError                  an SLO rule
+    │   └── EndpointError              unreachable, refuses us, or has no such model
+    ├── StoreError                  5  the database cannot be read or written
+    └── RunBrokenError              5  the run could not be carried through
+
+Errors of the measured endpoint are no exceptions: they are fields of a record.
+"""
+
+
+class SurgeproofError(Exception):
+    """Base of all our errors; its text is one sentence a user can act on."""
+
+    exit_code = 1
+
+
+class UsageError(SurgeproofError):
+    """The user asked for something that cannot be done; no request was sent."""
+
+    exit_code = 2
+
+
+class ConfigError(UsageError):
+    """A flag or a key of a scenario is wrong."""
+
+
+class TraceError(UsageError):
+    """A trace file cannot be read as asked."""
+
+
+class RuleError(UsageError):
+    """An SLO rule cannot be understood."""
+
+
+class EndpointError(UsageError):
+    """The endpoint failed the check before the run."""
+
+
+class StoreError(SurgeproofError):
+    """The database cannot be opened, read or written."""
+
+    exit_code = 5
+
+
+class RunBrokenError(SurgeproofError):
+    """The run stopped for a reason that is not the endpoint's."""
+
+    exit_code = 5
+
+
+EXIT_PASS = 0
+EXIT_CRASH = 1
+EXIT_USAGE = 2
+EXIT_FAIL = 3
+EXIT_INCONCLUSIVE = 4
+EXIT_INVALID = 5

@@ -1,0 +1,100 @@
+"""Locust as a child process: started early, let go when the plan is ready, ended for certain.
+
+Locust patches the process that imports it, so it gets one of its own, in a session that Ctrl-C does
+not reach. Its import takes a second, so it is started before our own heavy modules are imported;
+this module therefore needs the standard library only.
+"""
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import uuid
+from pathlib import Path
+from typing import Any
+
+from surgeproof.config import RUN_DIR_VARIABLE, Scenario, Secrets, sqlite_path
+from surgeproof.errors import UsageError
+
+_LOG_TAIL_BYTES = 2000
+
+
+class LocustProcess:
+    """One headless Locust that waits for its run.
+
+    Args:
+        scenario: says how many worker processes.
+        secrets: handed down by environment only.
+        db_url: the run's folder lies beside this database's file.
+
+    Raises:
+        UsageError: the run's folder cannot be made.
+    """
+
+    def __init__(self, scenario: Scenario, secrets: Secrets, db_url: str) -> None:
+        from surgeproof import loadgen
+
+        self.run_dir = make_run_dir(db_url)
+        self._log: Any = tempfile.TemporaryFile(prefix="surgeproof-locust-")
+        locustfile = Path(loadgen.__file__).with_name("locustfile.py")
+        command = [sys.executable, "-m", "locust", "-f", str(locustfile), "--headless", "--only-summary"]
+        command += ["--loglevel", "WARNING", "--exit-code-on-error", "0"]
+        if scenario.processes > 1:
+            command += ["--processes", str(scenario.processes)]
+        environment = os.environ | secrets.to_environment() | {RUN_DIR_VARIABLE: str(self.run_dir)}
+        environment.pop("OPENAI_API_KEY", None)
+        self._child = subprocess.Popen(
+            command, env=environment, cwd=self.run_dir, stdin=subprocess.PIPE, stdout=self._log,
+            stderr=self._log, start_new_session=True,
+        )  # fmt: skip
+
+    def let_go(self) -> None:
+        """The run is ready to be read."""
+        assert self._child.stdin is not None, "started with a pipe"
+        with contextlib.suppress(BrokenPipeError):
+            self._child.stdin.write(b"go\n")
+            self._child.stdin.close()
+
+    def exit_code(self) -> int | None:
+        """How it ended; None while it runs."""
+        return self._child.poll()
+
+    def interrupt(self) -> None:
+        """Ask for an orderly end now."""
+        self._child.send_signal(signal.SIGINT)
+
+    def end(self) -> None:
+        """Make sure that nothing of it is left: its session is its own."""
+        if self._child.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._child.pid, signal.SIGKILL)
+            self._child.wait()
+
+    def abandon(self) -> None:
+        """There will be no run: end it and remove its folder."""
+        self.end()
+        shutil.rmtree(self.run_dir, ignore_errors=True)
+
+    def log_tail(self) -> str:
+        """The last of what it said."""
+        self._log.seek(0, os.SEEK_END)
+        self._log.seek(max(0, self._log.tell() - _LOG_TAIL_BYTES))
+        return str(self._log.read().decode("utf-8", "replace")).strip()
+
+
+def make_run_dir(db_url: str) -> Path:
+    """Make the folder of a new run's plan and spools, named by its uid.
+
+    It lies beside the database file, so that both survive together.
+    """
+    path = sqlite_path(db_url)
+    root = path.with_name(path.name + ".spool") if path is not None else Path("surgeproof.spool")
+    run_dir = (root / uuid.uuid4().hex).absolute()
+    try:
+        run_dir.mkdir(parents=True)
+    except OSError as exc:
+        raise UsageError(f"cannot make the spool folder {run_dir}: {exc.strerror}") from exc
+    return run_dir

@@ -1,0 +1,130 @@
+"""From a scenario to the whole plan: reads the trace, draws what is to be drawn, cuts to the limits."""
+
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from surgeproof.config import LONGEST_UNASKED_S, LoadConfig, Scenario
+from surgeproof.errors import ConfigError
+from surgeproof.loadgen import arrivals
+from surgeproof.loadgen.plan import (
+    CLOSED_LOOP,
+    Plan,
+    arrival_rng,
+    draw_lengths,
+    make_plan,
+    pair_lengths,
+    replay_times,
+)
+from surgeproof.records import TracePoint
+from surgeproof.traces.reader import Trace, read_trace
+
+_CLOSED_LOOP_ROWS = 4096
+
+
+class Planned(msgspec.Struct, frozen=True):
+    """A plan and what must be said about how it came to be."""
+
+    plan: Plan
+    notes: tuple[str, ...] = ()
+
+
+def plan_scenario(scenario: Scenario) -> Planned:
+    """Make the plan.
+
+    Raises:
+        ConfigError: the plan is empty, or longer than a day and not confirmed.
+        TraceError: the trace cannot be read.
+    """
+    load = scenario.load
+    trace = None
+    if load.trace is not None:
+        trace = read_trace(
+            Path(load.trace),
+            load.trace_format,
+            skip_invalid=load.skip_invalid,
+            undo_grid=not load.keep_clock_grid,
+            seed=load.seed,
+        )
+    if scenario.closed_loop:
+        plan = _closed_plan(load, trace)
+    elif trace is not None and load.arrivals in (None, "exact") and load.request_rate is None:
+        plan = _replay_plan(load, trace)
+    else:
+        plan = _process_plan(load, trace)
+    if len(plan) == 0:
+        raise ConfigError("the plan is empty: no request falls into the window, limit and duration asked for")
+    longest = max(plan.span_s, load.duration_s or 0.0)
+    if longest > LONGEST_UNASKED_S and not load.allow_long:
+        raise ConfigError(
+            f"the plan lasts {longest / 86400:.1f} days; cut it with --duration, --limit or --speedup, "
+            "check the trace's time unit, or confirm with --allow-long"
+        )
+    return Planned(plan, tuple(_notes(trace)) if trace else ())
+
+
+def _replay_plan(load: LoadConfig, trace: Trace) -> Plan:
+    """The trace as it was recorded: window, speed-up, then limits."""
+    points = trace.points
+    if load.window_s is not None:
+        start, end = (round(edge * 1e9) for edge in load.window_s)
+        points = [point for point in points if start <= point.at_ns < end]
+    points = points[: _count_limit(load)]
+    times = replay_times(points, load.speedup)
+    if load.duration_s is not None:
+        points = points[: int(np.searchsorted(times, load.duration_s * 1e9))]
+        times = times[: len(points)]
+    return make_plan(times, pair_lengths(points), load.classes, load.seed, _classes_of(points))
+
+
+def _process_plan(load: LoadConfig, trace: Trace | None) -> Plan:
+    """Times from an arrival process, lengths drawn from the trace or fixed."""
+    rate = load.request_rate
+    count = _count_limit(load)
+    if rate is None or np.isinf(rate):
+        assert count is not None, "an unlimited rate was checked to have a number of prompts"
+        times = arrivals.at_once(count)
+    elif load.arrivals == "constant":
+        times = arrivals.constant(rate, duration_s=load.duration_s, count=count)
+    else:
+        shape = 1.0 if load.arrivals == "poisson" else load.burstiness
+        times = arrivals.gamma(
+            rate, shape, arrival_rng(load.seed), duration_s=load.duration_s, count=count
+        )
+    return make_plan(times, _lengths(load, trace, len(times)), load.classes, load.seed)
+
+
+def _closed_plan(load: LoadConfig, trace: Trace | None) -> Plan:
+    """What users ask for, in order; there are no planned times."""
+    count = (load.num_prompts or _CLOSED_LOOP_ROWS) * max(1, len(load.concurrency))
+    times = np.full(count, CLOSED_LOOP, dtype=np.int64)
+    return make_plan(times, _lengths(load, trace, count), load.classes, load.seed)
+
+
+def _lengths(load: LoadConfig, trace: Trace | None, count: int) -> npt.NDArray[np.int64]:
+    if trace is None:
+        return np.tile(np.array([[load.input_len, load.output_len]], dtype=np.int64), (count, 1))
+    return draw_lengths(pair_lengths(trace.points), count, load.seed)
+
+
+def _count_limit(load: LoadConfig) -> int | None:
+    return min((value for value in (load.limit, load.num_prompts) if value is not None), default=None)
+
+
+def _classes_of(points: list[TracePoint]) -> list[str | None] | None:
+    classes = [point.request_class for point in points]
+    return classes if any(classes) else None
+
+
+def _notes(trace: Trace) -> list[str]:
+    notes = [f"trace: {count} rows left out as {reason}" for reason, count in trace.dropped.items()]
+    notes += [f"trace: {example}" for example in trace.examples]
+    if trace.out_of_order:
+        notes.append(f"trace: {trace.out_of_order} rows out of order, sorted by time")
+    if trace.grid_ns is not None:
+        seconds = trace.grid_ns / 1e9
+        what = "spread evenly over it" if trace.dequantised else "kept as they are"
+        notes.append(f"trace: time stamps lie on a clock grid of {seconds:g} s; {what}")
+    return notes

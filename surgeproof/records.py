@@ -1,0 +1,191 @@
+"""The nouns of the product, frozen.
+
+They import nothing of the project and everyone imports them: a trace point becomes a planned
+request, a planned request becomes exactly one stream record, records become a summary, and a
+summary becomes verdicts. All times are integers of nanoseconds; `*_at_ns` are points on the run's
+clock (nanoseconds since the Unix epoch, advanced monotonically), `*_ns` are durations.
+"""
+
+from enum import StrEnum
+
+import msgspec
+
+NS_PER_S = 1_000_000_000
+NS_PER_MS = 1_000_000
+
+REQUEST_CLASSES = ("P0", "P1", "P2")
+"""Service classes in order of urgency: payment-like, query-like, log-like."""
+
+
+class Verdict(StrEnum):
+    """What a rule or a run came to. Only PASS lets a release through."""
+
+    PASS = "PASS"  # noqa: S105
+    FAIL = "FAIL"
+    INCONCLUSIVE = "INCONCLUSIVE"
+    INVALID = "INVALID"
+
+
+class RunState(StrEnum):
+    """Where a run is in its life."""
+
+    RUNNING = "running"
+    FINISHED = "finished"
+    INTERRUPTED = "interrupted"
+    BROKEN = "broken"
+
+
+class Phase(StrEnum):
+    """Which part of the run a record belongs to; only `main` is judged."""
+
+    WARMUP = "warmup"
+    MAIN = "main"
+
+
+class TracePoint(msgspec.Struct, frozen=True):
+    """One request of a recorded trace.
+
+    Attributes:
+        at_ns: time since the first row's time stamp, ns; not negative.
+        input_tokens: prompt length, tokens.
+        output_tokens: answer length, tokens, at least 1.
+        row: line number in the source file, from 1.
+        hash_ids: ids of prefix-chained prompt blocks (Mooncake), empty where unknown.
+        request_class: P0, P1 or P2 where the trace says so.
+    """
+
+    at_ns: int
+    input_tokens: int
+    output_tokens: int
+    row: int
+    hash_ids: tuple[int, ...] = ()
+    request_class: str | None = None
+
+
+class RequestPlan(msgspec.Struct, frozen=True):
+    """One request, decided before the first byte of the run is sent.
+
+    Attributes:
+        index: position in the global schedule, from 0.
+        intended_ns: planned time since the start of the run, ns; -1 in a closed loop.
+        request_class: P0, P1 or P2.
+        input_tokens: prompt tokens asked for.
+        output_tokens: answer tokens asked for (`max_tokens`).
+        prompt_seed: seed of this request's own text.
+    """
+
+    index: int
+    intended_ns: int
+    request_class: str
+    input_tokens: int
+    output_tokens: int
+    prompt_seed: int
+
+
+class StreamRecord(msgspec.Struct, omit_defaults=True, kw_only=True):
+    """What happened to one planned request; there is always exactly one.
+
+    Optional times are None where the event did not happen. Token counts come from the server's
+    `usage`, None where it sent none: events are never counted as tokens.
+    """
+
+    plan_index: int
+    request_class: str
+    worker: int = 0
+    step: int = 0
+    phase: str = Phase.MAIN
+    planned_input_tokens: int
+    planned_output_tokens: int
+    intended_at_ns: int
+    dispatched_at_ns: int | None = None
+    connect_at_ns: int | None = None
+    resolved_at_ns: int | None = None
+    tcp_connected_at_ns: int | None = None
+    connected_at_ns: int | None = None
+    sent_at_ns: int | None = None
+    headers_at_ns: int | None = None
+    first_byte_at_ns: int | None = None
+    first_event_at_ns: int | None = None
+    first_token_at_ns: int | None = None
+    first_answer_at_ns: int | None = None
+    last_token_at_ns: int | None = None
+    done_at_ns: int | None = None
+    outcome: str
+    error: str | None = None
+    http_status: int | None = None
+    finish_reason: str | None = None
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    cached_tokens: int | None = None
+    reasoning_tokens: int | None = None
+    tpot_ns: int | None = None
+    max_gap_ns: int | None = None
+    token_events: int = 0
+    events: int = 0
+    body_bytes: int = 0
+    merged_reads: int = 0
+    stamp_source: str | None = None
+    retries: int = 0
+    retry_after_s: float | None = None
+    request_id: str | None = None
+    server_timing: str | None = None
+    warnings: tuple[str, ...] = ()
+    arrivals: bytes | None = None
+
+    @property
+    def ok(self) -> bool:
+        """Whether the request counts as answered."""
+        return self.outcome == "ok"
+
+
+class Interval(msgspec.Struct, frozen=True):
+    """A confidence interval; an end that the sample cannot bound is None."""
+
+    low: float | None
+    high: float | None
+    confidence: float = 0.95
+
+
+class RuleVerdict(msgspec.Struct, frozen=True, kw_only=True):
+    """How one SLO rule came out for one class.
+
+    Attributes:
+        observed: the metric's value in the rule's unit; None where it does not exist.
+        bound: the rule's bound in the same unit.
+        n: number of requests that decide (failures included).
+        interval: confidence interval of the observed value.
+        reason: why, in one sentence.
+    """
+
+    request_class: str
+    rule: str
+    metric: str
+    unit: str
+    observed: float | None
+    bound: float
+    n: int
+    interval: Interval
+    verdict: Verdict
+    reason: str
+
+
+class AuditCheck(msgspec.Struct, frozen=True):
+    """One condition that the load generator itself had to meet."""
+
+    name: str
+    observed: float | None
+    limit: float
+    unit: str
+    passed: bool
+    remedy: str
+
+
+class Audit(msgspec.Struct, frozen=True):
+    """Is the client trustworthy? A run with a breach is INVALID for latency."""
+
+    checks: tuple[AuditCheck, ...] = ()
+
+    @property
+    def breaches(self) -> tuple[AuditCheck, ...]:
+        """The checks that failed."""
+        return tuple(check for check in self.checks if not check.passed)

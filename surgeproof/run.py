@@ -1,0 +1,360 @@
+"""The composition root: scenario -> plan -> Locust -> store -> judge.
+
+`begin_run` makes everything before the first byte, Locust carries the load in its own process and
+spools what it measures, `RunInProgress.collect` moves spools into the database, `complete` judges.
+`run_scenario` does all three for `surgeproof run`; `LocustConductor` does them for a bare `locust -f`.
+"""
+
+import os
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from surgeproof.clock import MonotonicClock, measure_anchor_ns
+from surgeproof.config import DEFAULT_DB, Scenario, Secrets, load_scenario, load_slo
+from surgeproof.endpoint import check_endpoint
+from surgeproof.environment import describe_environment
+from surgeproof.errors import (
+    EXIT_FAIL,
+    EXIT_INCONCLUSIVE,
+    EXIT_INVALID,
+    EXIT_PASS,
+    RunBrokenError,
+)
+from surgeproof.loadgen.audit import audit_run
+from surgeproof.loadgen.engine import PLAN_FILE, SPEC_FILE, RunSpec, boot_id
+from surgeproof.loadgen.plan import Plan
+from surgeproof.loadgen.sender import unsent_record
+from surgeproof.loadgen.spool import SUFFIX, Batch, HealthSample, SpoolReader
+from surgeproof.locust_process import LocustProcess, make_run_dir
+from surgeproof.planning import plan_scenario
+from surgeproof.records import Audit, Phase, RuleVerdict, RunState, StreamRecord, Verdict
+from surgeproof.slo.measured import COLUMNS, Measured
+from surgeproof.slo.rules import Rule, parse_rules
+from surgeproof.slo.summary import summarise
+from surgeproof.slo.verdict import judge, overall
+from surgeproof.storage.queries import record_columns
+from surgeproof.storage.store import Store, to_json
+
+EXIT_SIGINT = 130
+EXIT_SIGTERM = 143
+_EXIT_CODES = {
+    Verdict.PASS: EXIT_PASS,
+    Verdict.FAIL: EXIT_FAIL,
+    Verdict.INCONCLUSIVE: EXIT_INCONCLUSIVE,
+    Verdict.INVALID: EXIT_INVALID,
+}
+_POLL_S = 0.2
+_INTERRUPT_PATIENCE_S = 2.0
+
+
+class RunResult(msgspec.Struct, frozen=True):
+    """What came of a run."""
+
+    run_id: int
+    verdict: Verdict | None
+    verdicts: tuple[RuleVerdict, ...]
+    audit: Audit
+    summary: dict[str, Any]
+    exit_code: int
+
+
+class RunInProgress:
+    """A run that has been begun: its plan and row are stored, its spools are being written."""
+
+    def __init__(
+        self, store: Store, run_id: int, spec: RunSpec, plan: Plan, rules: dict[str, tuple[Rule, ...]]
+    ) -> None:
+        self.store, self.run_id, self.spec, self.plan, self.rules = store, run_id, spec, plan, rules
+        self.run_dir = Path(spec.run_dir)
+        self.health: dict[int, list[HealthSample]] = {}
+        self._readers: dict[Path, SpoolReader] = {}
+
+    def collect(self) -> list[StreamRecord]:
+        """Move what the workers have spooled since the last call into the database."""
+        fresh: list[StreamRecord] = []
+        for path in sorted(self.run_dir.glob(f"*{SUFFIX}")):
+            for batch in self._readers.setdefault(path, SpoolReader(path)).batches():
+                self._keep(batch)
+                fresh += batch.records
+        return fresh
+
+    def _keep(self, batch: Batch) -> None:
+        self.store.add_records(self.run_id, batch.records)
+        self.store.add_health(self.run_id, batch.worker, batch.health)
+        self.health.setdefault(batch.worker, []).extend(batch.health)
+
+    def complete(self, state: RunState, exit_code: int | None = None) -> RunResult:
+        """Collect the rest, record what was never sent, audit, judge and close the run."""
+        self.collect()
+        self._record_unsent("its worker was lost" if state is not RunState.INTERRUPTED else "the run was interrupted")
+        scenario = self.spec.scenario
+        columns = record_columns(self.store.engine, self.run_id, COLUMNS)
+        measured = Measured(columns)
+        bounds = [rule.tightest_ms for rules in self.rules.values() for rule in rules]
+        audit = audit_run(
+            columns,
+            self.health,
+            open_loop=not scenario.closed_loop,
+            interrupted=state is RunState.INTERRUPTED,
+            tightest_ms=min((bound for bound in bounds if bound is not None), default=None),
+        )
+        verdicts = judge(measured, self.rules, audit)
+        verdict = overall(verdicts, audit) if self.rules or audit.breaches else None
+        if measured.count == 0:
+            verdict = Verdict.INVALID
+        summary = summarise(measured, scenario.goodput)
+        code = exit_code if exit_code is not None else _EXIT_CODES[verdict or Verdict.PASS]
+        self.store.finish_run(
+            self.run_id,
+            {
+                "state": str(state),
+                "ended_at_ns": MonotonicClock(self.spec.anchor_ns).now_ns(),
+                "verdict": str(verdict) if verdict else None,
+                "exit_code": code,
+                "audit": to_json(msgspec.to_builtins(audit)),
+                "summary": to_json(summary),
+                "spool": None,
+            },
+            verdicts,
+        )
+        self.store.close()
+        shutil.rmtree(self.run_dir, ignore_errors=True)
+        return RunResult(self.run_id, verdict, tuple(verdicts), audit, summary, code)
+
+    def _record_unsent(self, reason: str) -> None:
+        """Every planned request has exactly one record, whatever became of its worker."""
+        if self.spec.scenario.closed_loop:
+            return
+        stored = self.store.stored_indexes(self.run_id)
+        if len(stored) == len(self.plan):
+            return
+        start = self.spec.anchor_ns + time.monotonic_ns()
+        missing = [
+            unsent_record(plan, start, -1, Phase.MAIN, reason)
+            for index in range(len(self.plan))
+            if index not in stored
+            for plan in [self.plan[index]]
+        ]
+        self.store.add_records(self.run_id, missing)
+
+
+def begin_run(
+    scenario: Scenario, secrets: Secrets, db_url: str, scenario_path: Path | None, run_dir: Path
+) -> tuple[RunInProgress, tuple[str, ...]]:
+    """Check everything, make the plan and store both; nothing has been sent to a model yet.
+
+    Args:
+        scenario: checked scenario.
+        secrets: headers for the endpoint.
+        db_url: where to store.
+        scenario_path: the file it came from, for its revision.
+        run_dir: empty folder of `make_run_dir`, whose name is the run's uid.
+
+    Returns:
+        The run, and notes about the plan that a user should read.
+
+    Raises:
+        UsageError: scenario, trace, objectives or endpoint are wrong.
+        StoreError: the database cannot be written.
+    """
+    rules = parse_rules(scenario.slo)
+    planned = plan_scenario(scenario)
+    endpoint = check_endpoint(scenario, secrets)
+    notes = list(planned.notes)
+    if endpoint.max_model_len is not None:
+        rows = planned.plan.rows
+        over = int((rows["input_tokens"] + rows["output_tokens"] > endpoint.max_model_len).sum())
+        if over:
+            notes.append(f"{over} requests are longer than the model's {endpoint.max_model_len} tokens")
+    store = Store(db_url)
+    uid = run_dir.name
+    anchor_ns = measure_anchor_ns()
+    spec = RunSpec(
+        uid, scenario, endpoint.base_url, endpoint.model, anchor_ns, boot_id(), str(run_dir)
+    )
+    (run_dir / SPEC_FILE).write_bytes(msgspec.json.encode(spec))
+    planned.plan.save(run_dir / PLAN_FILE)
+    run_id = store.create_run(
+        {
+            "uid": uid,
+            "name": scenario.name,
+            "started_at_ns": MonotonicClock(anchor_ns).now_ns(),
+            "base_url": _without_user(endpoint.base_url),
+            "model": endpoint.model,
+            "endpoint": scenario.target.endpoint,
+            "scenario": to_json(msgspec.to_builtins(scenario)),
+            "metadata": to_json(scenario.metadata),
+            "environment": to_json(describe_environment(scenario_path)),
+            "spool": str(run_dir),
+        }
+    )
+    store.save_plan(run_id, planned.plan.rows, planned.plan.digest, scenario.load.seed)
+    return RunInProgress(store, run_id, spec, planned.plan, rules), tuple(notes)
+
+
+def run_scenario(
+    locust: LocustProcess,
+    scenario: Scenario,
+    secrets: Secrets,
+    db_url: str,
+    scenario_path: Path | None,
+    on_begin: Callable[[RunInProgress, tuple[str, ...]], None],
+    on_progress: Callable[[list[StreamRecord]], None],
+) -> RunResult:
+    """Carry a whole run: begin, load in a Locust child process, judge.
+
+    Args:
+        locust: a Locust that waits for this run.
+        scenario: checked scenario.
+        secrets: headers for the endpoint.
+        db_url: where to store.
+        scenario_path: the file it came from, for its revision.
+        on_begin: told the plan and its notes before anything is sent.
+        on_progress: told the new records, a few times a second.
+
+    Raises:
+        SurgeproofError: the run could not be begun or carried through.
+    """
+    stopped: list[int] = []
+    previous = {
+        number: signal.signal(number, lambda received, _frame: stopped.append(received))
+        for number in (signal.SIGINT, signal.SIGTERM)
+    }
+    try:
+        run, notes = begin_run(scenario, secrets, db_url, scenario_path, locust.run_dir)
+        on_begin(run, notes)
+        locust.let_go()
+        _follow(locust, run, stopped, on_progress)
+        locust.end()
+        if stopped:
+            return run.complete(RunState.INTERRUPTED, 128 + stopped[0])
+        if locust.exit_code() != 0:
+            run.complete(RunState.BROKEN, EXIT_INVALID)
+            raise RunBrokenError(f"the load generator ended with code {locust.exit_code()}:\n{locust.log_tail()}")
+        return run.complete(RunState.FINISHED)
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+
+
+def _follow(
+    locust: LocustProcess,
+    run: RunInProgress,
+    stopped: list[int],
+    on_progress: Callable[[list[StreamRecord]], None],
+) -> None:
+    """Store and show what comes, until Locust ends or the user has had enough."""
+    deadline: float | None = None
+    while locust.exit_code() is None:
+        on_progress(run.collect())
+        if stopped and deadline is None:
+            deadline = time.monotonic() + _INTERRUPT_PATIENCE_S
+            locust.interrupt()
+        if deadline is not None and time.monotonic() > deadline:
+            return
+        time.sleep(0.02 if stopped else _POLL_S)
+    on_progress(run.collect())
+
+
+class LocustConductor:
+    """Makes, stores and judges the run of a bare `locust -f`.
+
+    Args:
+        report: shows the result.
+    """
+
+    def __init__(self, report: Callable[[RunResult], None]) -> None:
+        self._report = report
+        self._scenario: Scenario | None = None
+        self._path: Path | None = None
+        self._run: RunInProgress | None = None
+
+    def add_arguments(self, parser: Any) -> None:
+        """Our flags, in a group of their own."""
+        group = parser.add_argument_group("Surgeproof", "The API key is read from OPENAI_API_KEY.")
+        group.add_argument("--scenario", default="", help="Scenario YAML; its load replaces -u, -r and -t")
+        group.add_argument("--slo", default="", help="YAML file of objectives to judge the run by")
+        group.add_argument("--db", default=DEFAULT_DB, help="Database URL to store the run in")
+        group.add_argument("--model", default="", help="Model to ask for; default the first of /v1/models")
+        group.add_argument("--endpoint", default="", choices=["", "chat", "completions"])
+        group.add_argument("--input-len", type=int, default=0, help="Prompt tokens of each request")
+        group.add_argument("--output-len", type=int, default=0, help="Output tokens of each request")
+
+    def configure(self, options: Any) -> Scenario:
+        """The scenario, from its file and Locust's flags."""
+        overrides: dict[str, Any] = {}
+        for key, value in (
+            ("target.model", options.model),
+            ("target.endpoint", options.endpoint),
+            ("load.input_len", options.input_len),
+            ("load.output_len", options.output_len),
+        ):
+            if value:
+                overrides[key] = value
+        if options.host:
+            overrides["target.base_url"] = _v1(options.host)
+        if options.slo:
+            overrides["slo"] = load_slo(Path(options.slo))
+        self._path = Path(options.scenario) if options.scenario else None
+        if self._path is None:
+            # Users, rate of spawning and duration are Locust's own; the mix is that of P0:P1:P2.
+            overrides |= {"name": "locust", "load.classes": {"P0": 5, "P1": 3, "P2": 1}}
+            overrides |= {"load.concurrency": [options.num_users or 1], "load.duration_s": options.run_time or 1.0}
+        scenario = load_scenario(self._path, overrides)
+        if self._path is None:
+            load = msgspec.structs.replace(scenario.load, concurrency=(), duration_s=None)
+            scenario = msgspec.structs.replace(scenario, load=load)
+        parse_rules(scenario.slo)
+        if options.headless and not options.worker:
+            check_endpoint(scenario, self._secrets())
+        self._scenario = scenario
+        return scenario
+
+    def begin(self, options: Any, users: int) -> tuple[RunSpec, Plan]:
+        """Begin a run; a closed loop of Locust's own users gets their number."""
+        scenario = self._scenario
+        assert scenario is not None, "configure comes first"
+        if self._path is None:
+            load = msgspec.structs.replace(scenario.load, concurrency=(users,), duration_s=options.run_time)
+            scenario = msgspec.structs.replace(scenario, load=load)
+            if options.host:
+                target = msgspec.structs.replace(scenario.target, base_url=_v1(options.host))
+                scenario = msgspec.structs.replace(scenario, target=target)
+        self._run, notes = begin_run(
+            scenario, self._secrets(), options.db, self._path, make_run_dir(options.db)
+        )
+        for note in notes:
+            sys.stderr.write(f"Note: {note}\n")
+        return self._run.spec, self._run.plan
+
+    def complete(self, *, interrupted: bool) -> int | None:
+        """Store and judge; Locust exits with our code where there were objectives."""
+        if self._run is None:
+            return None
+        state = RunState.INTERRUPTED if interrupted else RunState.FINISHED
+        result = self._run.complete(state, EXIT_SIGINT if interrupted else None)
+        self._run = None
+        self._report(result)
+        return result.exit_code if result.verdict is not None or interrupted else None
+
+    def _secrets(self) -> Secrets:
+        return Secrets.from_environment(dict(os.environ))
+
+
+def _v1(host: str) -> str:
+    """Locust's --host names a server; OpenAI's paths lie under /v1."""
+    host = host.rstrip("/")
+    return host if host.endswith("/v1") else f"{host}/v1"
+
+
+def _without_user(url: str) -> str:
+    scheme, separator, rest = url.partition("://")
+    return f"{scheme}{separator}{rest.rpartition('@')[2]}"
+

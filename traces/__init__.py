@@ -1,0 +1,1 @@
+"""Where load comes from: trace formats, clock repair, statistics of a trace."""

@@ -1,0 +1,57 @@
+"""What a trace is like: rate, gaps, dispersion, lengths, clock. Pure; fed with a `Trace`."""
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from surgeproof.traces.reader import Trace
+
+DISPERSION_WINDOWS_S = (1, 10, 60, 300)
+_QUANTILES = (0.1, 0.5, 0.9, 0.99, 1.0)
+
+
+def dispersion(at_s: npt.NDArray[np.float64], window_s: float) -> float | None:
+    """Index of dispersion of counts: variance over mean of the counts in whole windows.
+
+    1 for Poisson arrivals at any window; None under two whole windows.
+    """
+    windows = int(at_s[-1] // window_s) if len(at_s) else 0
+    if windows < 2:
+        return None
+    counts = np.bincount((at_s / window_s).astype(np.int64), minlength=windows)[:windows]
+    return float(counts.var(ddof=1) / counts.mean())
+
+
+def inspect_trace(trace: Trace) -> dict[str, Any]:
+    """Describe a trace; keys name their units, values are plain JSON."""
+    at_s = np.array([point.at_ns for point in trace.points], dtype=np.float64) / 1e9
+    gaps = np.diff(at_s)
+    span = float(at_s[-1])
+    inputs = np.array([point.input_tokens for point in trace.points])
+    outputs = np.array([point.output_tokens for point in trace.points])
+    mean_gap = gaps.mean() if len(gaps) else 0.0
+    return {
+        "source": trace.source,
+        "format": trace.format_name,
+        "rows": len(trace.points),
+        "dropped": trace.dropped,
+        "malformed_examples": trace.examples,
+        "out_of_order": trace.out_of_order,
+        "span_s": round(span, 3),
+        "mean_rate_per_s": len(gaps) / span if span > 0 else None,
+        "gap_cv": float(gaps.std() / mean_gap) if mean_gap > 0 else None,
+        "dispersion": {f"{window}s": dispersion(at_s, window) for window in DISPERSION_WINDOWS_S},
+        "input_tokens": _lengths(inputs),
+        "output_tokens": _lengths(outputs),
+        "clock_grid_s": trace.grid_ns / 1e9 if trace.grid_ns is not None else None,
+        "dequantised": trace.dequantised,
+    }
+
+
+def _lengths(values: npt.NDArray[np.int64]) -> dict[str, float]:
+    quantiles = np.quantile(values, _QUANTILES, method="inverted_cdf")
+    names = ("p10", "p50", "p90", "p99", "max")
+    return {name: int(value) for name, value in zip(names, quantiles, strict=True)} | {
+        "mean": round(float(values.mean()), 2)
+    }

@@ -1,0 +1,151 @@
+"""Reads a trace file into points in order of time, and says what it left out and changed.
+
+The file is streamed through one of `formats`. A malformed row stops the reading with file, row and
+reason, unless the caller asked to skip such rows; then they are counted like every other drop. A
+clock grid (a collector that rounds time stamps) is undone by default and reported.
+"""
+
+from collections.abc import Iterator
+from itertools import chain
+from pathlib import Path
+
+import numpy as np
+
+from surgeproof.errors import TraceError
+from surgeproof.records import TracePoint
+from surgeproof.traces.clock_grid import dequantise, detect_grid_ns
+from surgeproof.traces.formats import FORMATS, Dropped, Malformed, Row, TraceFormat
+
+MALFORMED = "malformed"
+_EXAMPLES_KEPT = 5
+
+
+class Trace:
+    """The points of one file and the report of how they were read.
+
+    Attributes:
+        points: sorted by time; the first is at 0.
+        dropped: number of rows left out, by reason.
+        examples: the first few malformed rows, as sentences.
+        out_of_order: rows whose time stamp lay before an earlier row's.
+        grid_ns: step of the clock grid found, None where there is none.
+        dequantised: whether the grid was undone.
+    """
+
+    def __init__(self, source: str, format_name: str) -> None:
+        self.source = source
+        self.format_name = format_name
+        self.points: list[TracePoint] = []
+        self.dropped: dict[str, int] = {}
+        self.examples: list[str] = []
+        self.out_of_order = 0
+        self.grid_ns: int | None = None
+        self.dequantised = False
+
+
+def read_trace(
+    path: Path,
+    format_name: str = "auto",
+    *,
+    skip_invalid: bool = False,
+    undo_grid: bool = True,
+    seed: int = 0,
+) -> Trace:
+    """Read a trace.
+
+    Args:
+        path: the file.
+        format_name: a name of `FORMATS`, or `auto`.
+        skip_invalid: count malformed rows instead of stopping at the first.
+        undo_grid: spread time stamps over the step of a detected clock grid.
+        seed: seed of that spreading.
+
+    Raises:
+        TraceError: the file cannot be opened or recognised, a row is malformed, or none is usable.
+    """
+    lines = _numbered_lines(path)
+    first = next(lines, None)
+    if first is None:
+        raise TraceError(f"{path}: the file is empty")
+    trace_format = _format_for(path, format_name, first[1])
+    trace = Trace(str(path), trace_format.name)
+    rows = []
+    latest = None
+    for parsed in trace_format.parse(chain([first], lines)):
+        if isinstance(parsed, Row):
+            if latest is not None and parsed.at_ns < latest:
+                trace.out_of_order += 1
+            else:
+                latest = parsed.at_ns
+            rows.append(parsed)
+        else:
+            _leave_out(trace, path, parsed, skip_invalid=skip_invalid)
+    if not rows:
+        dropped = ", ".join(f"{count} {reason}" for reason, count in trace.dropped.items()) or "no rows at all"
+        raise TraceError(f"{path}: no usable row ({dropped})")
+    rows.sort(key=lambda row: row.at_ns)
+    _place(trace, rows, undo_grid=undo_grid, seed=seed)
+    return trace
+
+
+def _place(trace: Trace, rows: list[Row], *, undo_grid: bool, seed: int) -> None:
+    """Put the sorted rows on the run's axis, its clock grid undone where asked."""
+    at_ns = np.array([row.at_ns for row in rows], dtype=np.int64)
+    trace.grid_ns = detect_grid_ns(at_ns)
+    if trace.grid_ns is not None and undo_grid:
+        at_ns = dequantise(at_ns, trace.grid_ns, np.random.default_rng(seed))
+        trace.dequantised = True
+    order = np.argsort(at_ns, kind="stable")
+    start = int(at_ns[order[0]])
+    for index in order:
+        row = rows[index]
+        trace.points.append(
+            TracePoint(
+                at_ns=int(at_ns[index]) - start,
+                input_tokens=row.input_tokens,
+                output_tokens=row.output_tokens,
+                row=row.line,
+                hash_ids=row.hash_ids,
+                request_class=row.request_class,
+            )
+        )
+
+
+def _leave_out(trace: Trace, path: Path, parsed: Dropped | Malformed, *, skip_invalid: bool) -> None:
+    if isinstance(parsed, Dropped):
+        reason = parsed.reason
+    else:
+        sentence = f"{path}, row {parsed.line}: {parsed.problem}"
+        if not skip_invalid:
+            raise TraceError(f"{sentence}. Mend the row, or leave such rows out with --skip-invalid.")
+        reason = MALFORMED
+        if len(trace.examples) < _EXAMPLES_KEPT:
+            trace.examples.append(f"row {parsed.line}: {parsed.problem}")
+    trace.dropped[reason] = trace.dropped.get(reason, 0) + 1
+
+
+def _numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
+    """Lines that are not blank, with their number in the file; a byte-order mark is no text."""
+    try:
+        with path.open(encoding="utf-8-sig", newline=None) as file:
+            for number, line in enumerate(file, 1):
+                text = line.strip()
+                if text:
+                    yield number, text
+    except UnicodeDecodeError as exc:
+        raise TraceError(f"{path}: not UTF-8 text ({exc})") from exc
+    except OSError as exc:
+        raise TraceError(f"cannot read trace {path}: {exc.strerror}") from exc
+
+
+def _format_for(path: Path, name: str, first_line: str) -> TraceFormat:
+    if name != "auto":
+        for known in FORMATS:
+            if known.name == name:
+                return known
+        raise TraceError(f"unknown trace format {name!r}; known are {', '.join(f.name for f in FORMATS)}")
+    for known in FORMATS:
+        if known.recognises(first_line):
+            return known
+    forms = "; ".join(f"{known.name}: {known.columns}" for known in FORMATS)
+    raise TraceError(f"{path}: the first line is of no known format: {first_line[:100]!r}. Known are {forms}")
