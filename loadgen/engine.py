@@ -136,7 +136,7 @@ class Engine:
 
     def phase_of(self, index: int, intended_ns: int) -> str:
         """Warm-up by rule: the first seconds, or the first requests."""
-        early = intended_ns < self.load.warmup_s * 1e9 or index < self.load.num_warmups
+        early = max(0, intended_ns) < self.load.warmup_s * 1e9 or index < self.load.num_warmups
         return Phase.WARMUP if early else Phase.MAIN
 
     # -- closed loop ----------------------------------------------------------------------------
@@ -356,7 +356,8 @@ class _Health:
         now = time.monotonic_ns()
         late = now - self._beat_at_ns - int(_BEAT_S * 1e9)
         self._beat_at_ns = now
-        self._lag_ns = max(self._lag_ns, late)
+        if self._engine.clock.now_ns() >= self._engine.start_at_ns:
+            self._lag_ns = max(self._lag_ns, late)
 
     def _on_gc(self, phase: str, _info: dict[str, int]) -> None:
         now = time.perf_counter_ns()

@@ -13,6 +13,7 @@ processes learn of the run by messages:
 
 import logging
 import os
+import signal
 import sys
 import time
 from pathlib import Path
@@ -204,6 +205,7 @@ class Session:
         self.scenario = Scenario()
         self.running = False
         self._interrupted = False
+        self._step_users = 0
         self._plan_span_s = 0.0
         self._step_started = 0.0
         self._numbers: dict[str, int] = {}
@@ -240,6 +242,8 @@ class Session:
         self.environment.events.test_stopping.add_listener(self._on_test_stopping)
         self.environment.events.test_stop.add_listener(self._on_test_stop)
         self.environment.events.quitting.add_listener(self._on_quitting)
+        # Python's own SIGINT would raise in the middle of a hub callback; this one runs in a greenlet.
+        gevent.signal_handler(signal.SIGINT, self._on_interrupt)
 
     def _is_plain_locust(self) -> bool:
         """Users and their number are Locust's own flags: no plan of times, no ladder."""
@@ -283,12 +287,14 @@ class Session:
             start_at_ns = clock.now_ns() + int(_LEAD_DISTRIBUTED_S * 1e9)
             spec_json = msgspec.json.encode(spec).decode()
             for client_id, number in self._numbers.items():
-                share = {"spec": spec_json, "worker": number, "workers": len(clients)}
-                self.runner.send_message("surgeproof_start", share | {"start_at_ns": start_at_ns}, client_id)
+                share = {"worker": number, "workers": len(clients), "step": self._step_users}
+                message = share | {"spec": spec_json, "start_at_ns": start_at_ns}
+                self.runner.send_message("surgeproof_start", message, client_id)
         else:
             self._numbers = {"local": 0}
             secrets = Secrets.from_environment(dict(os.environ))
             self.engine = Engine(spec, secrets, plan, 0, 1, self._count, lambda: self._note_done(0))
+            self.engine.step = self._step_users
             self.engine.start(clock.now_ns() + int(_LEAD_LOCAL_S * 1e9))
         self._step_started = time.monotonic()
 
@@ -332,6 +338,7 @@ class Session:
 
     def enter_step(self, users: int) -> None:
         """Tell every worker which step its next requests belong to."""
+        self._step_users = users
         self._done.clear()
         self._step_started = time.monotonic()
         if isinstance(self.runner, MasterRunner):
@@ -362,6 +369,11 @@ class Session:
             self._interrupted = True
             self._end_load()
             self._complete()
+
+    def _on_interrupt(self) -> None:
+        """Keep and judge what was measured, then let Locust leave as after any Ctrl-C."""
+        self._on_quitting()
+        raise KeyboardInterrupt
 
     def _end_load(self) -> None:
         if self.engine is not None:
@@ -413,6 +425,7 @@ class Session:
         self.engine = Engine(
             spec, secrets, plan, data["worker"], data["workers"], self._count, self._report_done
         )
+        self.engine.step = data["step"]
         self.engine.start(data["start_at_ns"])
 
     def _on_step(self, msg: Any, **_: Any) -> None:

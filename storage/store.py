@@ -202,5 +202,13 @@ def _without_password(url: str) -> str:
 
 
 def to_json(value: Any) -> str:
-    """Strict JSON: a NaN here is a bug, not a value."""
-    return json.dumps(value, allow_nan=False, default=str)
+    """Strict JSON; an unlimited rate becomes the text `inf`, a NaN is a bug and raises."""
+    return json.dumps(_without_infinity(value), allow_nan=False, default=str)
+
+
+def _without_infinity(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _without_infinity(held) for key, held in value.items()}
+    if isinstance(value, list | tuple):
+        return [_without_infinity(held) for held in value]
+    return "inf" if value == float("inf") else value
