@@ -5,6 +5,8 @@ Times are offsets from the start in ns, sorted, int64. A process is drawn until 
 a duration exactly, so their law stays what it says.
 """
 
+from typing import NamedTuple
+
 import numpy as np
 import numpy.typing as npt
 
@@ -77,4 +79,76 @@ def _cut(times: npt.NDArray[np.float64], duration_s: float | None, count: int | 
         times = times[:count]
     if duration_s is not None:
         times = times[times < duration_s]
+    return np.round(times * NS_PER_S).astype(np.int64)
+
+
+class Modulator(NamedTuple):
+    """A stationary unit-mean Gamma autoregression: variance 1/a, correlation rho from step to step."""
+
+    a: float
+    rho: float
+
+
+def modulate(modulator: Modulator, steps: int, rng: np.random.Generator) -> npt.NDArray[np.float64]:
+    """Draw the modulator's values, one a fine window.
+
+    X_1 ~ Gamma(a, 1/a); Z ~ Poisson(a rho X / (1 - rho)); next X ~ Gamma(a + Z, (1 - rho)/a).
+    (Gourieroux and Jasiak 2006, autoregressive gamma process with an exact Gamma marginal.)
+    """
+    a, rho = modulator
+    if rho <= 0:
+        return rng.gamma(a, 1 / a, size=steps)
+    values = np.empty(steps)
+    values[0] = rng.gamma(a, 1 / a)
+    for index in range(1, steps):
+        pulls = rng.poisson(a * rho * values[index - 1] / (1 - rho))
+        values[index] = rng.gamma(a + pulls, (1 - rho) / a)
+    return values
+
+
+def pgar(
+    rates_per_s: npt.NDArray[np.float64],
+    coarse_window_s: float,
+    fine_window_s: float,
+    rng: np.random.Generator,
+    *,
+    modulator: Modulator | None = None,
+    shape: float = 1.0,
+    conserve_count: bool = True,
+) -> Times:
+    """Time-varying rate x Gamma autoregression x Gamma gaps within a window.
+
+    Unit-mean Gamma gaps are laid on operational time and mapped back through the integral of
+    `rates x modulator`, which is piecewise linear.
+
+    Args:
+        rates_per_s: rate of each coarse window.
+        coarse_window_s: its length, a whole multiple of the fine one.
+        fine_window_s: step of the modulator.
+        rng: source of all draws.
+        modulator: None for a rate that varies by coarse window only.
+        shape: k of the gaps; 1 is Poisson given the intensity.
+        conserve_count: scale the modulator so that the expected number of requests is that of the
+            rates; without it the volume of one run wanders.
+    """
+    per_window = max(1, round(coarse_window_s / fine_window_s))
+    intensity = np.repeat(rates_per_s, per_window).astype(np.float64)
+    if modulator is not None:
+        values = modulate(modulator, len(intensity), rng)
+        if conserve_count and (weighted := float((values * intensity).sum())) > 0:
+            values *= intensity.sum() / weighted
+        intensity = intensity * values
+    step_s = coarse_window_s / per_window
+    cumulative = np.concatenate(([0.0], np.cumsum(intensity * step_s)))
+    total = cumulative[-1]
+    # The first gap is cut at a random point: the process was there before we looked.
+    wanted = int(total + 6 * np.sqrt(total / min(shape, 1.0)) + 16)
+    gaps = rng.gamma(shape, 1 / shape, size=wanted)
+    gaps[0] *= rng.random()
+    operational = np.cumsum(gaps)
+    operational = operational[operational < total]
+    edges = np.arange(len(cumulative)) * step_s
+    # Windows without intensity make the integral flat: the last edge of a flat part is the right one.
+    rising = np.concatenate((np.diff(cumulative) > 0, [True]))
+    times = np.interp(operational, cumulative[rising], edges[rising])
     return np.round(times * NS_PER_S).astype(np.int64)

@@ -115,9 +115,14 @@ def pair_lengths(points: Sequence[TracePoint]) -> npt.NDArray[np.int64]:
 
 def draw_lengths(pairs: npt.NDArray[np.int64], count: int, seed: int) -> npt.NDArray[np.int64]:
     """Draw whole (input, output) pairs: their dependence is part of the workload."""
-    rng = np.random.default_rng(np.random.SeedSequence(seed).spawn(4)[2])
+    rng = length_rng(seed)
     drawn: npt.NDArray[np.int64] = pairs[rng.integers(0, len(pairs), size=count)]
     return drawn
+
+
+def length_rng(seed: int) -> np.random.Generator:
+    """The random numbers of the lengths, apart from all others of the run."""
+    return np.random.default_rng(np.random.SeedSequence(seed).spawn(4)[2])
 
 
 def arrival_rng(seed: int) -> np.random.Generator:

@@ -224,7 +224,7 @@ class Session:
         """Configure the process and listen to what Locust tells."""
         self.scenario = self.conductor.configure(self.environment.parsed_options)
         load = self.scenario.load
-        if self.scenario.closed_loop or self._is_plain_locust():
+        if self.scenario.closed_loop or not load.says_when:
             self._weigh_classes(load.classes)
             if load.concurrency:
                 self._set_shape(LadderShape(self))
@@ -244,11 +244,6 @@ class Session:
         self.environment.events.quitting.add_listener(self._on_quitting)
         # Python's own SIGINT would raise in the middle of a hub callback; this one runs in a greenlet.
         gevent.signal_handler(signal.SIGINT, self._on_interrupt)
-
-    def _is_plain_locust(self) -> bool:
-        """Users and their number are Locust's own flags: no plan of times, no ladder."""
-        load = self.scenario.load
-        return load.trace is None and load.request_rate is None and load.num_prompts is None
 
     def _weigh_classes(self, weights: dict[str, float]) -> None:
         chosen = [name for name in USER_CLASSES if weights.get(name, 0) > 0]

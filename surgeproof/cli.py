@@ -71,6 +71,7 @@ def _tls_options(command: Any) -> Any:
 @click.option("--model", help="Model; default the first that the endpoint lists.")
 @click.option("--endpoint", type=click.Choice(["chat", "completions"]))
 @click.option("--trace", type=click.Path(), help="Trace file to replay, or to draw lengths from.")
+@click.option("--profile", help="Fitted profile to draw traffic from: a bundled name or a file.")
 @click.option("--arrivals", type=click.Choice(["exact", "constant", "poisson", "gamma"]))
 @click.option("--request-rate", help="Requests a second, or inf.")
 @click.option("--burstiness", type=float, help="Shape of Gamma gaps: 1 is Poisson, below 1 burstier.")
@@ -171,7 +172,7 @@ def _overrides(flags: dict[str, Any]) -> dict[str, Any]:
     for name in ("base_url", "model", "endpoint"):
         out[f"target.{name}"] = flags[name]
     for name in (
-        "trace", "arrivals", "burstiness", "max_concurrency", "num_prompts", "input_len", "output_len",
+        "trace", "profile", "arrivals", "burstiness", "max_concurrency", "num_prompts", "input_len", "output_len",
         "speedup", "limit", "num_warmups", "seed", "tokenizer", "words_per_token",
     ):  # fmt: skip
         out[f"load.{name}"] = flags[name]
@@ -270,6 +271,48 @@ def inspect(file: Path, format_name: str, skip_invalid: bool, keep_clock_grid: b
     from surgeproof.ci.tables import print_trace
 
     print_trace(facts)
+
+
+@traces.command()
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("-o", "--output", type=click.Path(path_type=Path), required=True, help="Profile to write (JSON).")
+@click.option("--name", help="Name of the profile; default the output's.")
+@click.option("--format", "format_name", default="auto", show_default=True, help="Format of the file.")
+@click.option("--skip-invalid", is_flag=True, help="Leave malformed rows out, counted.")
+@click.option("--licence", help="Licence of the trace, kept with the numbers.")
+@click.option("--citation", help="What users of the numbers should cite.")
+def fit(
+    file: Path, output: Path, name: str | None, format_name: str, skip_invalid: bool, licence: str | None, citation: str | None  # noqa: E501, FBT001
+) -> None:
+    """Fit the arrival model and the lengths of a trace; the profile holds no prompt and no user."""
+    import msgspec
+
+    from surgeproof.planning import simulate_pgar
+    from surgeproof.traces.fit import fit_profile
+    from surgeproof.traces.reader import read_trace
+
+    trace = read_trace(file, format_name, skip_invalid=skip_invalid)
+    profile = fit_profile(trace, name or output.stem, simulate_pgar, licence, citation)
+    try:
+        output.write_bytes(msgspec.json.encode(profile) + b"\n")
+    except OSError as exc:
+        raise ConfigError(f"cannot write {output}: {exc.strerror}") from exc
+    modulator = profile.arrivals.modulator
+    told = f"bursts a={modulator.a:g} rho={modulator.rho:g}" if modulator else "no bursts beyond the rate"
+    click.echo(
+        f"{output}: {profile.source.rows} requests, {len(profile.arrivals.rates_per_s)} windows of "
+        f"{profile.arrivals.coarse_window_s:g} s, {told}, gap shape {profile.arrivals.gap_shape:g}"
+    )
+
+
+@traces.command("list")
+def list_profiles() -> None:
+    """List the bundled profiles."""
+    from surgeproof.traces.profile import bundled_profiles, load_profile
+
+    for name in bundled_profiles():
+        source = load_profile(name).source
+        click.echo(f"{name}: {source.rows} requests over {source.span_s:g} s from {source.file} ({source.licence})")
 
 
 @cli.group()

@@ -71,6 +71,7 @@ class LoadConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """
 
     trace: str | None = None
+    profile: str | None = None
     trace_format: str = "auto"
     skip_invalid: bool = False
     keep_clock_grid: bool = False
@@ -95,6 +96,12 @@ class LoadConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     allow_long: bool = False
     tokenizer: str | None = None
     words_per_token: float = 1.0
+
+    @property
+    def says_when(self) -> bool:
+        """Whether the load has times of its own, rather than users that Locust counts."""
+        sources = (self.trace, self.profile, self.request_rate, self.num_prompts)
+        return any(source is not None for source in sources)
 
 
 class Scenario(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -374,10 +381,12 @@ def _missing(load: LoadConfig) -> list[str]:
         return [f"load.arrivals: {load.arrivals} needs load.request_rate (--request-rate)"]
     if load.concurrency and load.duration_s is None and load.num_prompts is None:
         return ["a closed loop needs load.duration_s (--duration) or load.num_prompts (--num-prompts)"]
-    if load.concurrency or load.trace is not None:
+    if load.trace is not None and load.profile is not None:
+        return ["load.trace and load.profile: give one of them"]
+    if load.concurrency or load.trace is not None or load.profile is not None:
         return []
-    if load.request_rate is None and load.num_prompts is None:
-        return ["no load: give --trace, --request-rate, --concurrency or --num-prompts"]
+    if not load.says_when:
+        return ["no load: give --trace, --profile, --request-rate, --concurrency or --num-prompts"]
     if load.num_prompts is None and (load.duration_s is None or rate_unlimited or load.request_rate is None):
         return ["the load has no end: give --duration or --num-prompts"]
     return []

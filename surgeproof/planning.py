@@ -14,11 +14,13 @@ from surgeproof.loadgen.plan import (
     Plan,
     arrival_rng,
     draw_lengths,
+    length_rng,
     make_plan,
     pair_lengths,
     replay_times,
 )
 from surgeproof.records import TracePoint
+from surgeproof.traces.profile import ModulatorFit, Profile, load_profile
 from surgeproof.traces.reader import Trace, read_trace
 
 _CLOSED_LOOP_ROWS = 4096
@@ -48,7 +50,9 @@ def plan_scenario(scenario: Scenario) -> Planned:
             undo_grid=not load.keep_clock_grid,
             seed=load.seed,
         )
-    if scenario.closed_loop:
+    if load.profile is not None:
+        plan = _profile_plan(load, load_profile(load.profile))
+    elif scenario.closed_loop:
         plan = _closed_plan(load, trace)
     elif trace is not None and load.arrivals in (None, "exact") and load.request_rate is None:
         plan = _replay_plan(load, trace)
@@ -96,6 +100,25 @@ def _process_plan(load: LoadConfig, trace: Trace | None) -> Plan:
     return make_plan(times, _lengths(load, trace, len(times)), load.classes, load.seed)
 
 
+def _profile_plan(load: LoadConfig, profile: Profile) -> Plan:
+    """Traffic like the profile's: as long as its trace, or cut; its rates scaled to `request_rate`."""
+    fitted = profile.arrivals
+    rates = np.array(fitted.rates_per_s)
+    if load.request_rate is not None:
+        rates = rates * (load.request_rate / rates.mean())
+    if load.duration_s is not None:
+        needed = int(np.ceil(load.duration_s / fitted.coarse_window_s))
+        rates = np.resize(rates, needed)
+    at_s = simulate_pgar(
+        rates, fitted.coarse_window_s, fitted.fine_window_s, fitted.modulator, fitted.gap_shape, arrival_rng(load.seed)
+    ) / load.speedup
+    if load.duration_s is not None:
+        at_s = at_s[at_s < load.duration_s]
+    at_s = at_s[: _count_limit(load)]
+    lengths = profile.draw_lengths(at_s * load.speedup % (len(fitted.rates_per_s) * fitted.coarse_window_s), length_rng(load.seed))
+    return make_plan(np.round(at_s * 1e9).astype(np.int64), lengths, load.classes, load.seed)
+
+
 def _closed_plan(load: LoadConfig, trace: Trace | None) -> Plan:
     """What users ask for, in order; there are no planned times."""
     count = (load.num_prompts or _CLOSED_LOOP_ROWS) * max(1, len(load.concurrency))
@@ -128,3 +151,18 @@ def _notes(trace: Trace) -> list[str]:
         what = "spread evenly over it" if trace.dequantised else "kept as they are"
         notes.append(f"trace: time stamps lie on a clock grid of {seconds:g} s; {what}")
     return notes
+
+
+def simulate_pgar(
+    rates: npt.NDArray[np.float64],
+    coarse_s: float,
+    fine_s: float,
+    modulator: ModulatorFit | None,
+    shape: float,
+    rng: np.random.Generator,
+) -> npt.NDArray[np.float64]:
+    """Arrival times of the fitted model, seconds."""
+    drawn = arrivals.Modulator(modulator.a, modulator.rho) if modulator else None
+    times = arrivals.pgar(rates, coarse_s, fine_s, rng, modulator=drawn, shape=shape)
+    seconds: npt.NDArray[np.float64] = times / 1e9
+    return seconds

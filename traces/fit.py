@@ -1,0 +1,284 @@
+"""Fits the arrival model `pgar` to a trace, in closed form: no optimiser, no random start.
+
+    intensity(t) = R_j * X_i, gaps in operational time Gamma(k)
+
+R_j is the rate of coarse window j, shrunk so that Poisson noise is not counted twice; X_i is a
+unit-mean Gamma autoregression on fine windows, fitted only where a dispersion test asks for it; k is
+matched on dispersion at 1 s. Lengths are clustered into a few classes whose mix follows the window.
+Formulas and figures: docs/arrivals.md.
+"""
+
+import hashlib
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from surgeproof.errors import TraceError
+from surgeproof.traces.inspection import dispersion
+from surgeproof.traces.profile import SCHEMA, Arrivals, Marks, ModulatorFit, Profile, Source
+from surgeproof.traces.reader import Trace
+
+Floats = npt.NDArray[np.float64]
+Simulate = Callable[[Floats, float, float, ModulatorFit | None, float, np.random.Generator], Floats]
+"""(rates, coarse window, fine window, modulator, gap shape, random numbers) -> arrival times, seconds."""
+
+_COARSE_S = (60.0, 120.0, 300.0, 600.0, 3600.0)
+_MIN_WINDOWS = 20
+_MIN_MEDIAN_COUNT = 100
+_FINE_S = (1.0, 2.0, 5.0, 10.0, 15.0, 30.0, 60.0, 150.0, 300.0, 600.0)
+_FINE_MIN_COUNT = 2.0
+_GATE_Z = 3.0
+_MAX_RHO = 0.97
+_CLEARLY_BETTER = 0.06
+_LAGS = (1, 2, 3, 4)
+_LENGTH_CLASSES = 4
+_LENGTH_BINS = 24
+_DIRICHLET = 10.0
+_MIN_ROWS = 200
+
+
+def fit_profile(
+    trace: Trace, name: str, simulate: Simulate, licence: str | None = None, citation: str | None = None
+) -> Profile:
+    """Fit a profile.
+
+    Args:
+        trace: the trace.
+        name: what to call the profile.
+        simulate: generator of the model, which two of its numbers are matched with.
+        licence: of the trace.
+        citation: what users of the numbers should cite.
+
+    Raises:
+        TraceError: the trace is too short to fit.
+    """
+    at_s = np.array([point.at_ns for point in trace.points], dtype=np.float64) / 1e9
+    if len(at_s) < _MIN_ROWS or at_s[-1] <= _MIN_WINDOWS:
+        raise TraceError(
+            f"{trace.source}: {len(at_s)} requests over {at_s[-1]:.0f} s are too few to fit a model; "
+            f"{_MIN_ROWS} over more than {_MIN_WINDOWS} s are needed"
+        )
+    coarse_s = choose_coarse_window(at_s)
+    pairs = np.array([(point.input_tokens, point.output_tokens) for point in trace.points], dtype=np.int64)
+    source = Source(
+        file=Path(trace.source).name,
+        sha256=hashlib.sha256(Path(trace.source).read_bytes()).hexdigest(),
+        rows=len(at_s),
+        span_s=round(float(at_s[-1]), 3),
+        dropped=trace.dropped,
+        clock_grid_s=trace.grid_ns / 1e9 if trace.grid_ns is not None else None,
+        dequantised=trace.dequantised,
+        licence=licence,
+        citation=citation,
+    )
+    return Profile(SCHEMA, name, "pgar", source, fit_arrivals(at_s, coarse_s, simulate), fit_marks(at_s, pairs, coarse_s))
+
+
+def choose_coarse_window(at_s: Floats) -> float:
+    """The shortest window with a median of 100 requests that leaves 20 windows."""
+    fitting = [w for w in _COARSE_S if at_s[-1] / w >= _MIN_WINDOWS] or [_COARSE_S[0]]
+    for window in fitting:
+        if np.median(_counts(at_s, window)) >= _MIN_MEDIAN_COUNT:
+            return window
+    return fitting[-1]
+
+
+def choose_fine_windows(rate_per_s: float, coarse_s: float) -> list[float]:
+    """Windows that divide the coarse one at least ten times and hold 2 to 30 requests."""
+    dividing = [w for w in _FINE_S if coarse_s / w >= 10 and (coarse_s / w).is_integer()]
+    dividing = dividing or [coarse_s / 10]
+    holding = [w for w in dividing if _FINE_MIN_COUNT <= rate_per_s * w <= 30]
+    return holding or [dividing[-1]]
+
+
+def fit_arrivals(at_s: Floats, coarse_s: float, simulate: Simulate) -> Arrivals:
+    """Rates, modulator and gap shape."""
+    counts = _counts(at_s, coarse_s)
+    rates, shrink = shrunk_rates(counts, coarse_s)
+    raw = counts / coarse_s
+    fine_s, modulator, gate = _fit_modulator(at_s, rates, raw, coarse_s, simulate)
+    shape = _fit_shape(at_s, simulate, rates, coarse_s, fine_s, modulator)
+    return Arrivals(
+        coarse_window_s=coarse_s,
+        rates_per_s=tuple(round(float(rate), 6) for rate in rates),
+        shrink=round(shrink, 4),
+        fine_window_s=fine_s,
+        modulator=modulator,
+        gap_shape=shape,
+        gate_z=round(gate, 2),
+    )
+
+
+def shrunk_rates(counts: Floats, window_s: float) -> tuple[Floats, float]:
+    """Window rates pulled towards their mean so that their variance is that of the rate alone.
+
+    With I the counts' dispersion, n_j - mean is scaled by sqrt((I - 1)/I); I of 1 or less is a
+    constant rate.
+    """
+    mean = counts.mean()
+    index = counts.var(ddof=1) / mean if mean > 0 else 0.0
+    factor = math.sqrt((index - 1) / index) if index > 1 else 0.0
+    return (mean + factor * (counts - mean)) / window_s, factor
+
+
+def _fit_modulator(
+    at_s: Floats, rates: Floats, raw: Floats, coarse_s: float, simulate: Simulate
+) -> tuple[float, ModulatorFit | None, float]:
+    """The fine window whose modulator follows the trace's dispersion best, and what was fitted there.
+
+    A longer window is preferred unless a shorter one is clearly better: it is the smoother model.
+    """
+    candidates = choose_fine_windows(float(raw.mean()), coarse_s)
+    fitted = [(fine_s, *modulator_at(at_s, raw, coarse_s, fine_s)) for fine_s in reversed(candidates)]
+    found = [fit for fit in fitted if fit[1] is not None]
+    if not found or fitted[0][1] is None:
+        return fitted[0]
+    # A correlation of 0 says that the window is longer than the bursts: what is inside is lost.
+    found = [fit for fit in found if fit[1] is not None and fit[1].rho > 0] or found
+    errors = [_curve_error(at_s, simulate, rates, coarse_s, fine_s, modulator) for fine_s, modulator, _ in found]
+    best = min(errors)
+    return next(fit for fit, error in zip(found, errors, strict=True) if error <= best + _CLEARLY_BETTER)
+
+
+def _curve_error(
+    at_s: Floats, simulate: Simulate, rates: Floats, coarse_s: float, fine_s: float, modulator: ModulatorFit | None
+) -> float:
+    """Mean absolute log ratio of simulated to observed dispersion at 1 and 10 s."""
+    errors = []
+    for window_s in (1.0, 10.0):
+        observed = dispersion(at_s, window_s)
+        simulated = _simulated_dispersion(simulate, rates, coarse_s, fine_s, modulator, 1.0, window_s)
+        if observed:
+            errors.append(abs(math.log(simulated / observed)))
+    return float(np.mean(errors)) if errors else 0.0
+
+
+def modulator_at(
+    at_s: Floats, rates: Floats, coarse_s: float, fine_s: float
+) -> tuple[ModulatorFit | None, float]:
+    """Test and fit the modulator on windows of `fine_s`; None where z is 3 or less.
+
+    mu_i = R_j w;  D = sum (n_i - mu_i)^2/mu_i / df,  df = N (q-1)/q,  z = (D-1) sqrt(df/2)
+    1/a  = [q/(q-1) sum (n_i - mu_i)^2 - sum mu_i] / sum mu_i^2
+    rho  = median over h of [a (sum (n_i-mu_i)(n_{i+h}-mu_{i+h}) + sum mu_i/q) / sum mu_i mu_{i+h}]^(1/h)
+    """
+    q = round(coarse_s / fine_s)
+    windows = len(rates)
+    counts = _counts(at_s, fine_s)[: windows * q]
+    counts = np.pad(counts, (0, windows * q - len(counts))).reshape(windows, q)
+    mu = np.repeat((rates * fine_s)[:, None], q, axis=1)
+    used = mu[:, 0] > 0
+    counts, mu = counts[used], mu[used]
+    residual = counts - mu
+    freedom = mu.size * (q - 1) / q
+    z = float((((residual**2 / mu).sum() / freedom) - 1) * math.sqrt(freedom / 2))
+    inverse_a = float((q / (q - 1) * (residual**2).sum() - mu.sum()) / (mu**2).sum())
+    if z <= _GATE_Z or inverse_a <= 0:
+        return None, z
+    a = 1 / inverse_a
+    roots = []
+    for lag in _LAGS:
+        if lag >= q:
+            break
+        product = (residual[:, :-lag] * residual[:, lag:]).sum()
+        correlation = a * (product + mu[:, :-lag].sum() / q) / (mu[:, :-lag] * mu[:, lag:]).sum()
+        roots.append(math.copysign(abs(correlation) ** (1 / lag), correlation))
+    rho = min(max(float(np.median(roots)), 0.0), _MAX_RHO)
+    return ModulatorFit(a=round(a, 4), rho=round(rho, 4), z=round(z, 2)), z
+
+
+def _fit_shape(
+    at_s: Floats, simulate: Simulate, rates: Floats, coarse_s: float, fine_s: float, modulator: ModulatorFit | None
+) -> float:
+    """The gap shape whose dispersion at 1 s is the trace's; 1 where that is within 2 % already."""
+    observed = dispersion(at_s, 1.0)
+    if observed is None:
+        return 1.0
+    shapes = [round(0.2 + 0.1 * step, 1) for step in range(12)]
+    errors = {
+        shape: abs(math.log(_simulated_dispersion(simulate, rates, coarse_s, fine_s, modulator, shape) / observed))
+        for shape in shapes
+    }
+    return 1.0 if errors[1.0] <= math.log(1.02) else min(shapes, key=errors.__getitem__)
+
+
+def _simulated_dispersion(
+    simulate: Simulate,
+    rates: Floats,
+    coarse_s: float,
+    fine_s: float,
+    modulator: ModulatorFit | None,
+    shape: float,
+    window_s: float = 1.0,
+) -> float:
+    """Mean dispersion of four seeded simulations."""
+    values = []
+    for seed in range(4):
+        at_s = simulate(rates, coarse_s, fine_s, modulator, shape, np.random.default_rng(seed))
+        values.append(dispersion(at_s, window_s) or 1.0)
+    return float(np.mean(values))
+
+
+def fit_marks(at_s: Floats, pairs: npt.NDArray[np.int64], coarse_s: float) -> Marks:
+    """Cluster lengths into classes and count each window's mix of them.
+
+    k-means on (log input, log output), started at quantiles of the output; a window's mix is
+    smoothed with the whole trace's by a Dirichlet weight of 10 requests.
+    """
+    features = np.log1p(pairs.astype(np.float64))
+    features = (features - features.mean(axis=0)) / np.maximum(features.std(axis=0), 1e-9)
+    labels = _k_means(features, _LENGTH_CLASSES)
+    classes = [_cells(pairs[labels == number]) for number in range(_LENGTH_CLASSES)]
+    windows = np.minimum((at_s / coarse_s).astype(np.int64), int(at_s[-1] // coarse_s))
+    table = np.zeros((int(windows.max()) + 1, _LENGTH_CLASSES))
+    np.add.at(table, (windows, labels), 1)
+    overall = table.sum(axis=0) / table.sum()
+    mix = (table + _DIRICHLET * overall) / (table.sum(axis=1, keepdims=True) + _DIRICHLET)
+    used = [number for number, cells in enumerate(classes) if cells]
+    return Marks(
+        classes=tuple(classes[number] for number in used),
+        mix=tuple(tuple(round(float(share), 5) for share in row[used]) for row in mix),
+    )
+
+
+def _k_means(features: Floats, classes: int) -> npt.NDArray[np.int64]:
+    order = np.argsort(features[:, 1], kind="stable")
+    starts = order[((np.arange(classes) + 0.5) / classes * len(order)).astype(np.int64)]
+    centres = features[starts]
+    labels = np.zeros(len(features), dtype=np.int64)
+    for _ in range(50):
+        distances = ((features[:, None, :] - centres[None, :, :]) ** 2).sum(axis=2)
+        fresh = distances.argmin(axis=1)
+        if (fresh == labels).all():
+            break
+        labels = fresh
+        for number in range(classes):
+            if (labels == number).any():
+                centres[number] = features[labels == number].mean(axis=0)
+    return labels
+
+
+def _cells(pairs: npt.NDArray[np.int64]) -> tuple[tuple[int, int, int], ...]:
+    """A two-dimensional histogram in logarithmic bins: the mean pair and the count of each cell."""
+    if len(pairs) == 0:
+        return ()
+    spread = np.log1p(pairs.astype(np.float64))
+    low, high = spread.min(axis=0), spread.max(axis=0)
+    bins = ((spread - low) / np.maximum(high - low, 1e-9) * (_LENGTH_BINS - 1e-6)).astype(np.int64)
+    keys = bins[:, 0] * _LENGTH_BINS + bins[:, 1]
+    cells = []
+    for key in np.unique(keys):
+        mine = pairs[keys == key]
+        mean = np.maximum(np.round(mine.mean(axis=0)), 1).astype(np.int64)
+        cells.append((int(mean[0]), int(mean[1]), len(mine)))
+    return tuple(cells)
+
+
+def _counts(at_s: Floats, window_s: float) -> Floats:
+    """Requests in each window from 0 on; the last, cut one is left out unless it is the only one."""
+    windows = max(1, int(at_s[-1] // window_s))
+    counts = np.bincount((at_s / window_s).astype(np.int64), minlength=windows)[:windows]
+    return counts.astype(np.float64)
