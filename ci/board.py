@@ -6,8 +6,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from surgeproof.records import Audit, RuleVerdict
+from surgeproof.records import Audit, RuleVerdict, Verdict
 from surgeproof.run import RunResult
+from surgeproof.slo.wording import counts_line, figure
 
 _COLOURS = {"PASS": "green", "FAIL": "red", "INCONCLUSIVE": "yellow", "INVALID": "magenta"}
 _SHOWN_LATENCIES = ("ttft", "first_answer", "tpot", "max_gap", "e2e")
@@ -19,21 +20,31 @@ def print_result(result: RunResult, console: Console | None = None) -> None:
     console.print(latency_table(result.summary))
     console.print(counts_line(result.summary))
     if result.verdicts:
-        console.print(board_table(result.verdicts))
+        print_board(result.verdicts, console)
     for line in audit_lines(result.audit):
         console.print(line)
     verdict = str(result.verdict) if result.verdict else "no objectives"
     text = Text.assemble(
-        f"Run {result.run_id}: ", (verdict, f"bold {_COLOURS.get(verdict, 'default')}"), f" (exit {result.exit_code})"
+        f"Run {result.run_id}: ",
+        (verdict, f"bold {_COLOURS.get(verdict, 'default')}"),
+        f" (exit {result.exit_code})",
     )
     console.print(text)
+
+
+def print_board(verdicts: tuple[RuleVerdict, ...], console: Console) -> None:
+    """The board, and below it why a rule did not pass."""
+    console.print(board_table(verdicts))
+    for verdict in verdicts:
+        if verdict.verdict is not Verdict.PASS:
+            console.print(f"{verdict.request_class} {verdict.rule}: {verdict.reason}", highlight=False)
 
 
 def board_table(verdicts: tuple[RuleVerdict, ...]) -> Table:
     """Class, objective, what was observed, attainment, verdict."""
     table = Table(title="SLO board", title_justify="left", show_edge=False)
-    for name in ("class", "objective", "observed", "95 % bounds", "n", "verdict", "why"):
-        table.add_column(name, justify="right" if name in ("observed", "n") else "left", overflow="fold")
+    for name in ("class", "objective", "observed", "95 % bounds", "n", "attained", "verdict"):
+        table.add_column(name, justify="right" if name in ("observed", "n", "attained") else "left", overflow="fold")
     for verdict in verdicts:
         colour = _COLOURS[str(verdict.verdict)]
         table.add_row(
@@ -42,8 +53,8 @@ def board_table(verdicts: tuple[RuleVerdict, ...]) -> Table:
             figure(verdict.observed, verdict.unit),
             f"{figure(verdict.interval.low, verdict.unit)} – {figure(verdict.interval.high, verdict.unit)}",
             str(verdict.n),
+            "–" if verdict.attainment is None else f"{verdict.attainment * 100:.4g} %",
             Text(str(verdict.verdict), style=colour),
-            verdict.reason,
         )
     return table
 
@@ -63,25 +74,6 @@ def latency_table(summary: dict[str, Any]) -> Table:
     return table
 
 
-def counts_line(summary: dict[str, Any]) -> str:
-    """One line of counts and rates of all requests."""
-    figures = summary["classes"]["all"]
-    parts = [
-        f"{figures['requests']} requests, {figures['ok']} answered, {figures['failed']} failed",
-        f"{_rate(figures['requests_per_s'])} requests/s",
-        f"{_rate(figures['output_tokens_per_s'])} output tokens/s",
-    ]
-    for name in ("shed", "cancelled", "not_sent"):
-        if figures[name]:
-            parts.append(f"{figures[name]} {name.replace('_', ' ')}")
-    if figures.get("attainment") is not None:
-        parts.append(f"goodput {_rate(figures['goodput_per_s'])}/s ({figures['attainment']:.2%} of requests)")
-    errors = {name: count for name, count in figures["outcomes"].items() if name.startswith("error")}
-    if errors:
-        parts.append(", ".join(f"{count} × {name}" for name, count in errors.items()))
-    return "; ".join(parts)
-
-
 def audit_lines(audit: Audit) -> list[Text]:
     """The client's own state: one line when it is well, one for each breach else."""
     if not audit.breaches:
@@ -91,18 +83,5 @@ def audit_lines(audit: Audit) -> list[Text]:
     return [Text(f"Client audit: {check.name}: {check.remedy}", style="magenta") for check in audit.breaches]
 
 
-def figure(value: float | None, unit: str) -> str:
-    """A number with its unit; a dash where there is none."""
-    if value is None:
-        return "–"
-    if unit == "%":
-        return f"{value * 100:.5g} %"
-    return f"{value:.1f} {unit}" if unit == "ms" else f"{value:.4g}{unit}"
-
-
 def _ms(value: float | None) -> str:
     return "–" if value is None else f"{value:.1f}"
-
-
-def _rate(value: float | None) -> str:
-    return "–" if value is None else f"{value:.4g}"

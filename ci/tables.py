@@ -1,14 +1,13 @@
 """Stored runs and traces as tables on a terminal."""
 
-from datetime import UTC, datetime
 from typing import Any
 
-import msgspec
 from rich.console import Console
 from rich.table import Table
 
-from surgeproof.ci.board import audit_lines, board_table, counts_line, latency_table
-from surgeproof.records import Audit, Interval, RuleVerdict, Verdict
+from surgeproof.ci.board import audit_lines, latency_table, print_board
+from surgeproof.slo.wording import counts_line, when
+from surgeproof.storage.queries import stored_audit, stored_verdicts
 
 
 def print_runs(found: list[dict[str, Any]]) -> None:
@@ -43,26 +42,9 @@ def print_run(run: dict[str, Any]) -> None:
     console.print(latency_table(run["summary"]))
     console.print(counts_line(run["summary"]))
     if run["verdicts"]:
-        console.print(board_table(stored_verdicts(run)))
+        print_board(stored_verdicts(run), console)
     for line in audit_lines(stored_audit(run)):
         console.print(line)
-
-
-def stored_verdicts(run: dict[str, Any]) -> tuple[RuleVerdict, ...]:
-    """A stored run's verdicts, as the judge made them."""
-    return tuple(
-        RuleVerdict(
-            **{k: v for k, v in row.items() if k not in ("interval_low", "interval_high", "verdict")},
-            interval=Interval(row["interval_low"], row["interval_high"]),
-            verdict=Verdict(row["verdict"]),
-        )
-        for row in run["verdicts"]
-    )
-
-
-def stored_audit(run: dict[str, Any]) -> Audit:
-    """A stored run's audit."""
-    return msgspec.convert(run["audit"] or {}, Audit)
 
 
 def print_trace(facts: dict[str, Any]) -> None:
@@ -91,6 +73,47 @@ def print_trace(facts: dict[str, Any]) -> None:
         console.print(f"malformed {example}", highlight=False)
 
 
-def when(at_ns: int | None) -> str:
-    """A time in UTC, to the second."""
-    return "–" if at_ns is None else datetime.fromtimestamp(at_ns / 1e9, UTC).strftime("%Y-%m-%d %H:%M:%S")
+_PROBE_PHASES = (
+    ("dns_ms", "name resolved in"),
+    ("tcp_ms", "TCP connected in"),
+    ("tls_ms", "TLS agreed in"),
+    ("write_ms", "request written in"),
+    ("headers_ms", "response head"),
+    ("first_byte_ms", "first body byte"),
+    ("first_event_ms", "first event"),
+    ("first_token_ms", "first token"),
+    ("first_answer_ms", "first visible text"),
+    ("last_token_ms", "last token"),
+    ("done_ms", "end"),
+)
+
+
+def print_probe(facts: dict[str, Any]) -> None:
+    """One request as a timeline."""
+    console = Console()
+    status = f", HTTP {facts['http_status']}" if facts["http_status"] else ""
+    console.print(f"{facts['outcome']}{status}", style="green" if facts["outcome"] == "ok" else "red")
+    if facts["error"]:
+        console.print(facts["error"], markup=False, highlight=False)
+    table = Table(show_header=False, show_edge=False)
+    table.add_column(justify="right")
+    table.add_column()
+    for name, text in _PROBE_PHASES:
+        value = facts["phases"][name]
+        if value is not None:
+            table.add_row(f"{value:.2f} ms", text)
+    console.print(table)
+    tokens = facts["output_tokens"]
+    parts = [f"{'?' if tokens is None else tokens} output tokens in {facts['token_events']} events"]
+    if facts["tpot_ms"] is not None:
+        parts.append(f"{facts['tpot_ms']:.2f} ms per token")
+    if facts["input_tokens"] is not None:
+        parts.append(f"{facts['input_tokens']} prompt tokens ({facts['cached_tokens'] or 0} cached)")
+    parts.append(f"finish: {facts['finish_reason']}")
+    parts.append(f"stamps: {facts['stamp_source']}")
+    console.print("; ".join(parts), highlight=False)
+    if facts["warnings"]:
+        console.print(f"warnings: {', '.join(facts['warnings'])}", style="yellow")
+    for name in ("reasoning_text", "content_text"):
+        if facts[name]:
+            console.print(f"{name.removesuffix('_text')}: {facts[name][:500]!r}", markup=False, highlight=False)

@@ -150,5 +150,6 @@ def pgar(
     edges = np.arange(len(cumulative)) * step_s
     # Windows without intensity make the integral flat: the last edge of a flat part is the right one.
     rising = np.concatenate((np.diff(cumulative) > 0, [True]))
-    times = np.interp(operational, cumulative[rising], edges[rising])
-    return np.round(times * NS_PER_S).astype(np.int64)
+    at_s = np.interp(operational, cumulative[rising], edges[rising])
+    times: Times = np.round(at_s * NS_PER_S).astype(np.int64)
+    return times

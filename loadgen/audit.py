@@ -82,9 +82,7 @@ def _lag(columns: Mapping[str, Any], tightest_ms: float | None) -> AuditCheck | 
 
 def _fidelity(columns: Mapping[str, Any]) -> list[AuditCheck]:
     """Rate and dispersion of what was sent against what was planned."""
-    pairs = [
-        (a, b) for a, b in zip(columns["intended_at_ns"], columns["sent_at_ns"], strict=True) if b is not None
-    ]
+    pairs = [(a, b) for a, b in zip(columns["intended_at_ns"], columns["sent_at_ns"], strict=True) if b is not None]
     if len(pairs) < 2:
         return []
     at = np.array(pairs, dtype=np.int64)
@@ -139,9 +137,7 @@ def _prompt_checks(columns: Mapping[str, Any], outcome: npt.NDArray[Any]) -> lis
     """Prompt tokens that the server counted against those that were planned."""
     pairs = [
         (got, planned)
-        for got, planned, result in zip(
-            columns["input_tokens"], columns["planned_input_tokens"], outcome, strict=True
-        )
+        for got, planned, result in zip(columns["input_tokens"], columns["planned_input_tokens"], outcome, strict=True)
         if result == "ok" and got is not None
     ]
     if not pairs:

@@ -104,7 +104,8 @@ def replay_times(points: Sequence[TracePoint], speedup: float) -> npt.NDArray[np
     at = np.fromiter((point.at_ns for point in points), dtype=np.int64, count=len(points))
     if len(at) == 0:
         return at
-    return np.round((at - at[0]) / speedup).astype(np.int64)
+    times: npt.NDArray[np.int64] = np.round((at - at[0]) / speedup).astype(np.int64)
+    return times
 
 
 def pair_lengths(points: Sequence[TracePoint]) -> npt.NDArray[np.int64]:
@@ -130,8 +131,6 @@ def arrival_rng(seed: int) -> np.random.Generator:
     return np.random.default_rng(np.random.SeedSequence(seed).spawn(4)[3])
 
 
-def _draw_classes(
-    count: int, weights: dict[str, float], rng: np.random.Generator
-) -> npt.NDArray[np.uint8]:
+def _draw_classes(count: int, weights: dict[str, float], rng: np.random.Generator) -> npt.NDArray[np.uint8]:
     shares = np.array([weights.get(name, 0.0) for name in REQUEST_CLASSES], dtype=np.float64)
     return rng.choice(len(REQUEST_CLASSES), size=count, p=shares / shares.sum()).astype(np.uint8)

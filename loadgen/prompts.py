@@ -33,9 +33,7 @@ class PromptMaker:
         tokenizer: counts tokens exactly.
     """
 
-    def __init__(
-        self, seed: int, words_per_token: float = 1.0, tokenizer: Tokenizer | None = None
-    ) -> None:
+    def __init__(self, seed: int, words_per_token: float = 1.0, tokenizer: Tokenizer | None = None) -> None:
         words = files("surgeproof.loadgen").joinpath("words.txt").read_text("ascii").split()
         if tokenizer is not None:
             single = [word for word in words if tokenizer.count(f" {word}") == 1]

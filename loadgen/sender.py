@@ -35,9 +35,7 @@ class RequestForm:
         self.model = model
         self.priorities = priorities or {}
 
-    def body(
-        self, prompt: str, max_tokens: int, request_class: str | None, *, include_usage: bool
-    ) -> dict[str, Any]:
+    def body(self, prompt: str, max_tokens: int, request_class: str | None, *, include_usage: bool) -> dict[str, Any]:
         """The body as plain data."""
         target = self.target
         body: dict[str, Any] = {"model": self.model}
@@ -69,9 +67,7 @@ class Sender:
         worker: number of this worker.
     """
 
-    def __init__(
-        self, client: Client, form: RequestForm, prompts: PromptMaker, run_uid: str, worker: int
-    ) -> None:
+    def __init__(self, client: Client, form: RequestForm, prompts: PromptMaker, run_uid: str, worker: int) -> None:
         self.client = client
         self.form = form
         self.prompts = prompts
@@ -82,9 +78,7 @@ class Sender:
         """The request's bytes; made ahead of its time, so that sending it is one write."""
         prompt = self.prompts.text(plan.input_tokens, plan.prompt_seed)
         target = self.client.target
-        body = self.form.body(
-            prompt, plan.output_tokens, plan.request_class, include_usage=target.include_usage
-        )
+        body = self.form.body(prompt, plan.output_tokens, plan.request_class, include_usage=target.include_usage)
         return self.wire(body, plan.index)
 
     def wire(self, body: dict[str, Any], index: int) -> bytes:
@@ -99,38 +93,29 @@ class Sender:
         return self.client.target.request_bytes(path, encoded, ids, reuse=self.client.reuse)
 
     def send(
-        self, plan: RequestPlan, payload: bytes, intended_at_ns: int, phase: str, step: int, on_record: OnRecord
+        self,
+        plan: RequestPlan,
+        payload: bytes,
+        intended_at_ns: int,
+        phase: str,
+        step: int,
+        on_record: OnRecord,
     ) -> Exchange:
         """Send now; `on_record` is called once, in a hub callback."""
 
         def done(exchange: Exchange) -> None:
-            if self._refused_stream_options(exchange):
-                self._send_without_usage(exchange, plan)
+            if refused_stream_options(exchange):
+                self.client.target.include_usage = False
+                again_with(self.client, exchange, self.payload(plan))
             else:
                 on_record(self.record(plan, exchange, intended_at_ns, phase, step), exchange)
 
         fixed = self.form.target.ignore_eos or "min_tokens" in self.form.target.extra_body
-        exchange = Exchange(
-            payload, lambda: StreamReader(plan.output_tokens, fixed_length=fixed), done
-        )
+        exchange = Exchange(payload, lambda: StreamReader(plan.output_tokens, fixed_length=fixed), done)
         self.client.start(exchange)
         return exchange
 
-    def _refused_stream_options(self, exchange: Exchange) -> bool:
-        reader = exchange.reader
-        return (
-            reader.http_status in (400, 422)
-            and "stream_options" in (reader.error or "")
-            and b'"stream_options"' in exchange.payload
-        )
-
-    def _send_without_usage(self, exchange: Exchange, plan: RequestPlan) -> None:
-        self.client.target.include_usage = False
-        again_with(self.client, exchange, self.payload(plan))
-
-    def record(
-        self, plan: RequestPlan, exchange: Exchange, intended_at_ns: int, phase: str, step: int
-    ) -> StreamRecord:
+    def record(self, plan: RequestPlan, exchange: Exchange, intended_at_ns: int, phase: str, step: int) -> StreamRecord:
         """The record of a finished exchange."""
         reader = exchange.reader
         origin = exchange.sent_at_ns or exchange.attempt_started_at_ns
@@ -180,6 +165,16 @@ class Sender:
         )
 
 
+def refused_stream_options(exchange: Exchange) -> bool:
+    """Whether the endpoint answered that it does not know `stream_options`."""
+    reader = exchange.reader
+    return (
+        reader.http_status in (400, 422)
+        and "stream_options" in (reader.error or "")
+        and b'"stream_options"' in exchange.payload
+    )
+
+
 def again_with(client: Client, exchange: Exchange, payload: bytes) -> None:
     """Send another payload in place of one that the endpoint refused for its `stream_options`."""
     exchange.payload = payload
@@ -190,9 +185,7 @@ def again_with(client: Client, exchange: Exchange, payload: bytes) -> None:
     client.start(exchange)
 
 
-def unsent_record(
-    plan: RequestPlan, intended_at_ns: int, worker: int, phase: str, reason: str
-) -> StreamRecord:
+def unsent_record(plan: RequestPlan, intended_at_ns: int, worker: int, phase: str, reason: str) -> StreamRecord:
     """The record of a planned request that was never sent."""
     return StreamRecord(
         plan_index=plan.index,

@@ -5,6 +5,7 @@ clock or a socket. The definitions are those of docs/metrics.md. A reply that is
 (plain JSON, an error page) is understood too, so that every request ends in exactly one outcome.
 """
 
+import itertools
 import json
 from array import array
 from typing import Any
@@ -217,7 +218,7 @@ class StreamReader:
     def max_gap_ns(self) -> int | None:
         """The longest wait between two arrivals of output, ns."""
         at = self.arrivals_at_ns
-        return max((b - a for a, b in zip(at, at[1:], strict=False)), default=None)
+        return max((after - before for before, after in itertools.pairwise(at)), default=None)
 
     def all_warnings(self) -> tuple[str, ...]:
         """Everything a reader of the record should know, by name."""
@@ -318,7 +319,8 @@ class StreamReader:
         for choice in _dicts(whole.get("choices")):
             index = _int(choice.get("index")) or 0
             self._note_finish(index, choice)
-            parts = choice.get("message") if isinstance(choice.get("message"), dict) else choice
+            message = choice.get("message")
+            parts = message if isinstance(message, dict) else choice
             answer, other = self._output_of(parts, index)
             self._has_answer = self._has_answer or answer or other
 
@@ -376,33 +378,40 @@ class StreamReader:
             return
         generated = answered = False
         for choice in choices:
-            if not isinstance(choice, dict):
-                continue
-            index = choice.get("index")
-            if index.__class__ is not int:
-                index = 0
-            if choice.get("finish_reason"):
-                self._note_finish(index, choice)
-            if choice.get("usage"):
-                self._take_usage(choice)
-            delta = choice.get("delta")
-            if delta is None:
-                delta = choice.get("message") or choice
-            if isinstance(delta, dict):
-                answer, other = self._output_of(delta, index)
+            if isinstance(choice, dict):
+                answer, other = self._on_choice(choice)
                 answered = answered or answer
-                if answer or other:
-                    generated = True
-                    self._choices_seen.add(index)
-        if not generated:
-            return
+                generated = generated or answer or other
+        if generated:
+            self._on_token(at_ns, answered=answered, counted=bool(usage))
+
+    def _on_choice(self, choice: dict[str, Any]) -> tuple[bool, bool]:
+        """Return (visible answer?, other generated output?) of one choice of a chunk."""
+        index = choice.get("index")
+        if index.__class__ is not int:
+            index = 0
+        if choice.get("finish_reason"):
+            self._note_finish(index, choice)
+        if choice.get("usage"):
+            self._take_usage(choice)
+        delta = choice.get("delta")
+        if delta is None:
+            delta = choice.get("message") or choice
+        if not isinstance(delta, dict):
+            return False, False
+        answer, other = self._output_of(delta, index)
+        if answer or other:
+            self._choices_seen.add(index)
+        return answer, other
+
+    def _on_token(self, at_ns: int, *, answered: bool, counted: bool) -> None:
+        """An event with output; `counted` when the same chunk told the tokens so far."""
         self.token_events += 1
         self.arrivals_at_ns.append(at_ns)
         self.last_token_at_ns = at_ns
         if self.first_token_at_ns is None:
             self.first_token_at_ns = at_ns
-            if usage:
-                # Cumulative usage in the first event tells how many tokens it carried.
+            if counted:
                 self._first_event_tokens = self.output_tokens
         if answered and self.first_answer_at_ns is None:
             self.first_answer_at_ns = at_ns

@@ -92,9 +92,7 @@ class Target:
         Raises:
             EndpointError: the name is unknown.
         """
-        host, port = (
-            (self.proxy.hostname or "", self.proxy.port or 80) if self.proxy else (self.host, self.port)
-        )
+        host, port = (self.proxy.hostname or "", self.proxy.port or 80) if self.proxy else (self.host, self.port)
         try:
             found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
         except (OSError, UnicodeError) as exc:
@@ -134,10 +132,25 @@ class Exchange:
     """One request and what came of it. Times are on the client's clock, ns."""
 
     __slots__ = (
-        "address_index", "attempt_started_at_ns", "connect_at_ns", "connected_at_ns", "connection",
-        "dispatched_at_ns", "finished", "make_reader", "on_done", "payload", "reader", "resolved_at_ns",
-        "retries", "reused", "sent_at_ns", "stamp_source", "tag", "tcp_connected_at_ns",
+        "address_index",
+        "attempt_started_at_ns",
+        "connect_at_ns",
+        "connected_at_ns",
+        "connection",
+        "dispatched_at_ns",
+        "finished",
         "last_activity_at_ns",
+        "make_reader",
+        "on_done",
+        "payload",
+        "reader",
+        "resolved_at_ns",
+        "retries",
+        "reused",
+        "sent_at_ns",
+        "stamp_source",
+        "tag",
+        "tcp_connected_at_ns",
     )  # fmt: skip
 
     def __init__(
@@ -354,7 +367,7 @@ class Connection:
         try:
             sock = _socket.socket(family, socket.SOCK_STREAM)
             self._sock = sock
-            sock.setblocking(False)
+            sock.settimeout(0)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             code = sock.connect_ex(address)
         except OSError as exc:
@@ -714,6 +727,8 @@ class Connection:
     _sending = False
     _handshaking = False
     _keep_alive = False
+    _message_done = False
+    _end_watched = False
 
 
 def _ns(seconds: float) -> int:

@@ -77,15 +77,15 @@ class SpoolingConductor:
     def add_arguments(self, parser: Any) -> None:
         """None: everything is in the run's folder."""
 
-    def configure(self, options: Any) -> Scenario:
+    def configure(self, options: Any) -> Scenario:  # noqa: ARG002
         """The scenario as our parent resolved it."""
         return self._spec().scenario
 
-    def begin(self, options: Any, users: int) -> tuple[RunSpec, Plan]:
+    def begin(self, options: Any, users: int) -> tuple[RunSpec, Plan]:  # noqa: ARG002
         """The run as our parent made it."""
         return self._spec(), Plan.load(self._run_dir / PLAN_FILE)
 
-    def complete(self, *, interrupted: bool) -> int | None:
+    def complete(self, *, interrupted: bool) -> int | None:  # noqa: ARG002
         """Our parent reads the spools."""
         return 0
 
@@ -417,9 +417,7 @@ class Session:
         self.scenario = spec.scenario
         plan = Plan.load(Path(spec.run_dir) / PLAN_FILE)
         secrets = Secrets.from_environment(dict(os.environ))
-        self.engine = Engine(
-            spec, secrets, plan, data["worker"], data["workers"], self._count, self._report_done
-        )
+        self.engine = Engine(spec, secrets, plan, data["worker"], data["workers"], self._count, self._report_done)
         self.engine.step = data["step"]
         self.engine.start(data["start_at_ns"])
 
@@ -475,5 +473,3 @@ def install(conductor: Conductor) -> None:
         except SurgeproofError as exc:
             sys.stderr.write(f"Error: {exc}\n")
             sys.exit(exc.exit_code)
-
-

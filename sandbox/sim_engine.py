@@ -124,9 +124,7 @@ class SimEngine:
         """Longest context that fits at all."""
         return self.options.kv_blocks * BLOCK_TOKENS
 
-    def add(
-        self, prompt_blocks: list[int], input_tokens: int, output_tokens: int, priority: int = 0
-    ) -> Sequence:
+    def add(self, prompt_blocks: list[int], input_tokens: int, output_tokens: int, priority: int = 0) -> Sequence:
         """Queue a request."""
         sequence = Sequence(next(self._numbers), prompt_blocks, input_tokens, output_tokens, priority)
         self._queue(sequence)
@@ -169,7 +167,8 @@ class SimEngine:
 
     def _prefill(self, budget: int) -> tuple[int, list[Sequence]]:
         """Spend the token budget on prompts: those begun first, then the queue's head."""
-        spent, first = 0, []
+        spent = 0
+        first: list[Sequence] = []
         for sequence in self.running:
             if sequence.prefilled < sequence.input_tokens and spent < budget:
                 spent += self._prefill_chunk(sequence, budget - spent, first)

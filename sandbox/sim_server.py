@@ -102,9 +102,7 @@ class SimServer:
         room = self.engine.capacity_tokens()
         if len(words) + limit > room:
             return _error(400, "BadRequestError", f"This model's maximum context length is {room} tokens.")
-        sequence = self.engine.add(
-            prefix_blocks(words), max(1, len(words)), int(limit), int(body.get("priority") or 0)
-        )
+        sequence = self.engine.add(prefix_blocks(words), max(1, len(words)), int(limit), int(body.get("priority") or 0))
         queue = self._queues[sequence] = asyncio.Queue()
         self._work.set()
         self._served += 1
@@ -116,14 +114,20 @@ class SimServer:
                 await queue.get()
             return web.json_response(reply.whole(sequence.cached_tokens))
         except ConnectionResetError:
-            raise
+            # The client has gone; what would be written now reaches nobody.
+            return web.Response(status=499)
         finally:
             self._queues.pop(sequence, None)
             if sequence.generated < sequence.output_tokens:
                 self.engine.abort(sequence)
 
     async def _stream(
-        self, request: web.Request, reply: "_Reply", sequence: Sequence, queue: "asyncio.Queue[int]", fault: str | None
+        self,
+        request: web.Request,
+        reply: "_Reply",
+        sequence: Sequence,
+        queue: "asyncio.Queue[int]",
+        fault: str | None,
     ) -> web.StreamResponse:
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream; charset=utf-8"})
         await response.prepare(request)

@@ -34,9 +34,7 @@ def beta_cdf(x: float, a: float, b: float) -> float:
         return 1.0
     if x > (a + 1) / (a + b + 2):
         return 1.0 - beta_cdf(1 - x, b, a)
-    front = math.exp(
-        math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) + a * math.log(x) + b * math.log1p(-x)
-    )
+    front = math.exp(math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) + a * math.log(x) + b * math.log1p(-x))
     return front / a * _beta_fraction(x, a, b)
 
 
@@ -138,8 +136,8 @@ def mean_interval(values: Floats, at_s: Floats) -> Interval:
     blocks = block_numbers(at_s)
     if blocks is None:
         return Interval(None, None)
-    sums, counts = np.bincount(blocks, weights=values), np.bincount(blocks)
-    return _ratio_interval(sums, counts.astype(np.float64))
+    sums: Floats = np.bincount(blocks, weights=values).astype(np.float64)
+    return _ratio_interval(sums, np.bincount(blocks).astype(np.float64))
 
 
 def rate_interval(amounts: Floats, at_s: Floats, window_s: float) -> Interval:
@@ -148,7 +146,7 @@ def rate_interval(amounts: Floats, at_s: Floats, window_s: float) -> Interval:
     if window_s <= 0 or len(at_s) < count:
         return Interval(None, None)
     blocks = np.clip((at_s / window_s * count).astype(np.int64), 0, count - 1)
-    sums = np.bincount(blocks, weights=amounts, minlength=count)
+    sums: Floats = np.bincount(blocks, weights=amounts, minlength=count).astype(np.float64)
     return _ratio_interval(sums, np.full(count, window_s / count))
 
 

@@ -84,6 +84,4 @@ def _floats(values: Any) -> Floats:
 
 
 def _since(values: Any, origin_ns: int) -> Floats:
-    return np.array(
-        [np.nan if value is None else (value - origin_ns) / 1e9 for value in values], dtype=np.float64
-    )
+    return np.array([np.nan if value is None else (value - origin_ns) / 1e9 for value in values], dtype=np.float64)

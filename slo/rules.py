@@ -1,16 +1,16 @@
 """The rule language of objectives: grammar, then the parser that follows it. Pure.
 
-    rule       = objective / share-rule
-    objective  = [ view ] metric [ aggregate ] comparison number [ unit ]
-    share-rule = condition *( "and" condition ) "for" number "%"
-    condition  = [ view ] latency comparison number [ unit ]
-    view       = "response" / "service"         ; from the planned time (default) / from the send
-    aggregate  = "p" number / "mean" / "max" / "min"
-    comparison = "<" / "<=" / ">" / ">="
-    unit       = "ms" / "s" / "us" / "%"
+rule       = objective / share-rule
+objective  = [ view ] metric [ aggregate ] comparison number [ unit ]
+share-rule = condition *( "and" condition ) "for" number "%"
+condition  = [ view ] latency comparison number [ unit ]
+view       = "response" / "service"         ; from the planned time (default) / from the send
+aggregate  = "p" number / "mean" / "max" / "min"
+comparison = "<" / "<=" / ">" / ">="
+unit       = "ms" / "s" / "us" / "%"
 
-    ttft p99 < 350ms            success >= 99.9%            output_tokens_per_s >= 1200
-    service e2e p95 < 800ms     ttft < 200ms and tpot < 50ms for 99%
+ttft p99 < 350ms            success >= 99.9%            output_tokens_per_s >= 1200
+service e2e p95 < 800ms     ttft < 200ms and tpot < 50ms for 99%
 """
 
 import difflib
@@ -112,9 +112,7 @@ def parse_rule(text: str) -> Rule:
     words = " ".join(text.strip().lower().split())
     share = _SHARE.fullmatch(words)
     if share:
-        conditions = tuple(
-            _per_request(text, _match(text, part)) for part in share["conditions"].split(" and ")
-        )
+        conditions = tuple(_per_request(text, _match(text, part)) for part in share["conditions"].split(" and "))
         quantile = float(share["share"]) / 100
         if not 0 < quantile < 1:
             raise RuleError(f"SLO rule {text!r}: the share must lie between 0 % and 100 %")

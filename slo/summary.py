@@ -31,8 +31,7 @@ def summarise(measured: Measured, goodput: dict[str, float] | None = None) -> di
         "records": measured.count,
         "warmup": int((~measured.main).sum()),
         "classes": {
-            name: _class_summary(measured, measured.main & measured.of_class(name), goodput or {})
-            for name in names
+            name: _class_summary(measured, measured.main & measured.of_class(name), goodput or {}) for name in names
         },
         "steps": _steps(measured, goodput or {}),
     }
@@ -105,14 +104,11 @@ def distribution(values: Floats) -> dict[str, float | int | None]:
     """Quantiles, mean and extremes of the known values, with their number."""
     known = np.sort(values[~np.isnan(values)])
     names = [f"p{q * 100:g}" for q in QUANTILES]
-    if len(known) == 0:
-        return {"n": 0, "mean": None, "min": None, "max": None} | dict.fromkeys(names)
-    return {
-        "n": len(known),
-        "mean": float(known.mean()),
-        "min": float(known[0]),
-        "max": float(known[-1]),
-    } | {name: quantile(known, q) for name, q in zip(names, QUANTILES, strict=True)}
+    figures: dict[str, float | int | None] = {"n": len(known)} | dict.fromkeys(("mean", "min", "max", *names))
+    if len(known):
+        figures |= {"mean": float(known.mean()), "min": float(known[0]), "max": float(known[-1])}
+        figures |= {name: quantile(known, q) for name, q in zip(names, QUANTILES, strict=True)}
+    return figures
 
 
 def _ratio(above: Any, below: Any) -> float | None:

@@ -31,9 +31,7 @@ _SEVERITY = (Verdict.PASS, Verdict.INCONCLUSIVE, Verdict.FAIL, Verdict.INVALID)
 
 def judge(measured: Measured, rules: dict[str, tuple[Rule, ...]], audit: Audit) -> list[RuleVerdict]:
     """Judge every rule of every class, in the order they were written."""
-    verdicts = [
-        _judge_rule(measured, name, rule) for name, class_rules in rules.items() for rule in class_rules
-    ]
+    verdicts = [_judge_rule(measured, name, rule) for name, class_rules in rules.items() for rule in class_rules]
     if not audit.breaches:
         return verdicts
     breach = audit.breaches[0]
@@ -69,7 +67,14 @@ def _judge_rule(measured: Measured, name: str, rule: Rule) -> RuleVerdict:
 
 
 def _verdict(
-    name: str, rule: Rule, unit: str, observed: float | None, n: int, interval: Interval, decision: tuple[Verdict, str]
+    name: str,
+    rule: Rule,
+    unit: str,
+    observed: float | None,
+    n: int,
+    interval: Interval,
+    decision: tuple[Verdict, str],
+    attainment: float | None = None,
 ) -> RuleVerdict:
     return RuleVerdict(
         request_class=name,
@@ -82,6 +87,7 @@ def _verdict(
         interval=interval,
         verdict=decision[0],
         reason=decision[1],
+        attainment=attainment,
     )
 
 
@@ -113,7 +119,7 @@ def _judge_quantile(measured: Measured, name: str, rule: Rule, mask: Mask) -> Ru
     decision = _decide_share(hits, n, deff, share, "met the bound")
     shown = observed if np.isfinite(observed) else None
     finite = Interval(_finite(interval.low), _finite(interval.high))
-    verdict = _verdict(name, rule, unit, shown, n, finite, decision)
+    verdict = _verdict(name, rule, unit, shown, n, finite, decision, hits / n)
     if untold:
         reason = f"{verdict.reason}; {untold} answers without this figure left out"
         return msgspec.structs.replace(verdict, reason=reason)
@@ -140,7 +146,10 @@ def _without_answers(name: str, rule: Rule, n: int, untold: int, failed: int) ->
         share = rule.quantile if rule.quantile is not None else 0.5
         decision = _decide_share(0, failed, 1.0, share, "met the bound")
     elif untold:
-        decision = (Verdict.INCONCLUSIVE, f"not evaluable: {untold} of {untold} answers have no {rule.metric}")
+        decision = (
+            Verdict.INCONCLUSIVE,
+            f"not evaluable: {untold} of {untold} answers have no {rule.metric}",
+        )
     else:
         decision = (Verdict.INCONCLUSIVE, "no request of this class was measured")
     return _verdict(name, rule, unit, None, n, Interval(None, None), decision)
@@ -159,13 +168,16 @@ def _judge_aggregate(measured: Measured, name: str, rule: Rule, mask: Mask) -> R
     if rule.aggregate == "mean":
         observed = float(known.mean())
         interval = mean_interval(known, measured.times_s["intended_at_ns"][chosen])
-        decision = _decide_value(rule, observed, interval)
+        decision = _decide_value(rule, interval)
     else:
         observed = float(known.max() if rule.aggregate == "max" else known.min())
         interval = Interval(observed, observed)
-        decision = _decide_value(rule, observed, interval)
+        decision = _decide_value(rule, interval)
     if failed and condition.upper and decision[0] is Verdict.PASS:
-        decision = (Verdict.FAIL, f"{failed} requests failed, which no latency bound allows for a {rule.aggregate}")
+        decision = (
+            Verdict.FAIL,
+            f"{failed} requests failed, which no latency bound allows for a {rule.aggregate}",
+        )
     return _verdict(name, rule, "ms", observed, n, interval, decision)
 
 
@@ -183,7 +195,7 @@ def _judge_share(measured: Measured, name: str, rule: Rule, mask: Mask) -> RuleV
     else:
         phrase = "were answered" if rule.metric == "success" else f"were {rule.metric}"
         decision = _decide_share(hits, n, deff, condition.bound, phrase)
-    return _verdict(name, rule, "%", hits / n, n, interval, decision)
+    return _verdict(name, rule, "%", hits / n, n, interval, decision, 1 - hits / n if condition.upper else hits / n)
 
 
 def _judge_rate(measured: Measured, name: str, rule: Rule, mask: Mask) -> RuleVerdict:
@@ -202,10 +214,10 @@ def _judge_rate(measured: Measured, name: str, rule: Rule, mask: Mask) -> RuleVe
     amounts = np.nan_to_num(amounts)
     observed = float(amounts.sum() / (end - start))
     interval = rate_interval(amounts, measured.times_s["done_at_ns"][chosen] - start, end - start)
-    return _verdict(name, rule, "/s", observed, n, interval, _decide_value(rule, observed, interval))
+    return _verdict(name, rule, "/s", observed, n, interval, _decide_value(rule, interval))
 
 
-def _decide_value(rule: Rule, observed: float, interval: Interval) -> tuple[Verdict, str]:
+def _decide_value(rule: Rule, interval: Interval) -> tuple[Verdict, str]:
     """Compare an interval with the bound; without an interval there is no verdict but a miss by far."""
     condition = rule.conditions[0]
     if interval.low is None or interval.high is None:
@@ -220,4 +232,3 @@ def _decide_value(rule: Rule, observed: float, interval: Interval) -> tuple[Verd
 
 def _finite(value: float | None) -> float | None:
     return value if value is not None and np.isfinite(value) else None
-

@@ -6,10 +6,12 @@ import zlib
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
 import numpy as np
 import sqlalchemy as sa
 
 from surgeproof.errors import UsageError
+from surgeproof.records import Audit, Interval, RuleVerdict, Verdict
 from surgeproof.storage import tables
 
 _RUN_JSON = ("scenario", "metadata", "environment", "audit", "summary")
@@ -40,17 +42,30 @@ def get_run(engine: sa.Engine, run_id: int) -> dict[str, Any]:
             hint = f"the newest is {known}" if known else "the database holds none"
             raise UsageError(f"no run {run_id}: {hint}; see 'surgeproof runs list'")
         plan_columns = [c for c in tables.plans.c if c.name in ("digest", "seed", "requests")]
-        plan = connection.execute(
-            sa.select(*plan_columns).where(tables.plans.c.run_id == run_id)
-        ).mappings().first()
+        plan = connection.execute(sa.select(*plan_columns).where(tables.plans.c.run_id == run_id)).mappings().first()
         found = connection.execute(
-            sa.select(tables.verdicts)
-            .where(tables.verdicts.c.run_id == run_id)
-            .order_by(tables.verdicts.c.position)
+            sa.select(tables.verdicts).where(tables.verdicts.c.run_id == run_id).order_by(tables.verdicts.c.position)
         ).mappings()
         rules = [{k: v for k, v in rule.items() if k not in ("run_id", "position")} for rule in found]
     run = _decoded({k: v for k, v in row.items() if k != "spool"})
     return run | {"plan": dict(plan) if plan else None, "verdicts": rules}
+
+
+def stored_verdicts(run: dict[str, Any]) -> tuple[RuleVerdict, ...]:
+    """A stored run's verdicts, as the judge made them."""
+    return tuple(
+        RuleVerdict(
+            **{k: v for k, v in row.items() if k not in ("interval_low", "interval_high", "verdict")},
+            interval=Interval(row["interval_low"], row["interval_high"]),
+            verdict=Verdict(row["verdict"]),
+        )
+        for row in run["verdicts"]
+    )
+
+
+def stored_audit(run: dict[str, Any]) -> Audit:
+    """A stored run's audit."""
+    return msgspec.convert(run["audit"] or {}, Audit)
 
 
 def record_columns(engine: sa.Engine, run_id: int, names: Sequence[str]) -> dict[str, list[Any]]:
@@ -85,9 +100,7 @@ def plan_rows(engine: sa.Engine, run_id: int) -> Any:
 
 def unfinished_runs(engine: sa.Engine) -> list[dict[str, Any]]:
     """Runs that still stand as running, with their spool folders."""
-    query = sa.select(tables.runs.c.id, tables.runs.c.uid, tables.runs.c.spool).where(
-        tables.runs.c.state == "running"
-    )
+    query = sa.select(tables.runs.c.id, tables.runs.c.uid, tables.runs.c.spool).where(tables.runs.c.state == "running")
     with engine.connect() as connection:
         return [dict(row) for row in connection.execute(query).mappings()]
 

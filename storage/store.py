@@ -42,7 +42,7 @@ def open_engine(url: str, *, create: bool = True) -> sa.Engine:
     try:
         engine = sa.create_engine(url, connect_args={"timeout": 30} if path is not None else {})
     except (sa.exc.ArgumentError, sa.exc.NoSuchModuleError, ModuleNotFoundError) as exc:
-        raise StoreError(f"database URL {_without_password(url)!r} cannot be used: {exc}") from exc
+        raise StoreError(f"database URL {shown_url(url)!r} cannot be used: {exc}") from exc
     if path is not None:
         sa.event.listen(engine, "connect", _tune_sqlite)
     with _stating("open", engine):
@@ -64,7 +64,9 @@ class Store:
         """Add a run in state `running` and return its number."""
         with self._writing() as connection:
             result = connection.execute(sa.insert(tables.runs).values(row | {"state": RunState.RUNNING}))
-            return int(result.inserted_primary_key[0])
+            key = result.inserted_primary_key
+            assert key is not None, "the database numbers runs"
+            return int(key[0])
 
     def save_plan(self, run_id: int, rows: Any, digest: str, seed: int) -> None:
         """Keep a plan's table, packed."""
@@ -88,8 +90,7 @@ class Store:
     def add_health(self, run_id: int, worker: int, samples: Iterable[Any]) -> None:
         """Add health samples of one worker."""
         rows = [
-            {"run_id": run_id, "worker": worker}
-            | {name: getattr(sample, name) for name in _HEALTH_COLUMNS}
+            {"run_id": run_id, "worker": worker} | {name: getattr(sample, name) for name in _HEALTH_COLUMNS}
             for sample in samples
         ]
         if rows:
@@ -158,6 +159,7 @@ def _verdict_row(run_id: int, position: int, verdict: RuleVerdict) -> dict[str, 
         "observed": verdict.observed,
         "bound": verdict.bound,
         "n": verdict.n,
+        "attainment": verdict.attainment,
         "interval_low": verdict.interval.low,
         "interval_high": verdict.interval.high,
         "verdict": str(verdict.verdict),
@@ -194,7 +196,8 @@ def _tune_sqlite(connection: sqlite3.Connection, _record: Any) -> None:
     connection.execute("PRAGMA foreign_keys=ON")
 
 
-def _without_password(url: str) -> str:
+def shown_url(url: str) -> str:
+    """A database URL without its password."""
     try:
         return sa.engine.make_url(url).render_as_string(hide_password=True)
     except sa.exc.ArgumentError:

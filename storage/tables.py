@@ -133,6 +133,7 @@ verdicts = Table(
     Column("observed", Float),
     Column("bound", Float, nullable=False),
     Column("n", Integer, nullable=False),
+    Column("attainment", Float),
     Column("interval_low", Float),
     Column("interval_high", Float),
     Column("verdict", Text, nullable=False),

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from surgeproof.run import RunResult
 
 DEFAULT_DB = "sqlite:///surgeproof.db"
+DEMO_SCENARIO = Path(__file__).with_name("demo.yaml")
 
 db_option = click.option("--db", default=DEFAULT_DB, show_default=True, envvar="SURGEPROOF_DB", help="Database URL.")
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
@@ -34,7 +35,7 @@ def cli() -> None:
     """
 
 
-class _Pairs(click.ParamType):
+class _Pairs(click.ParamType[tuple[str, str]]):
     """KEY=VALUE."""
 
     name = "key=value"
@@ -110,7 +111,7 @@ def _tls_options(command: Any) -> Any:
 def run(
     arguments: tuple[str, ...],
     db: str,
-    as_json: bool,  # noqa: FBT001
+    as_json: bool,
     api_key: str | None,
     headers: tuple[tuple[str, str], ...],
     **flags: Any,
@@ -154,7 +155,13 @@ def _run(scenario: "Scenario", secrets: "Secrets", db: str, path: Path | None, *
 
 
 def _carried(
-    locust: "LocustProcess", scenario: "Scenario", secrets: "Secrets", db: str, path: Path | None, *, quiet: bool
+    locust: "LocustProcess",
+    scenario: "Scenario",
+    secrets: "Secrets",
+    db: str,
+    path: Path | None,
+    *,
+    quiet: bool,
 ) -> "RunResult":
     """Our own heavy imports happen here, while Locust is at its own."""
     from surgeproof.ci.progress import Progress
@@ -245,6 +252,62 @@ def _secrets(api_key: str | None, headers: tuple[tuple[str, str], ...]) -> "Secr
     return check_headers(held | dict(headers))
 
 
+@cli.command()
+@click.option("--base-url", help="Endpoint, as OpenAI clients take it: http://HOST:PORT/v1.")
+@click.option("--model", help="Model; default the first that the endpoint lists.")
+@click.option("--prompt", default="Say hello.", show_default=True)
+@click.option("--max-tokens", default=64, show_default=True)
+@click.option("--endpoint", type=click.Choice(["chat", "completions"]), default="chat", show_default=True)
+@click.option("--timeout", default="60s", show_default=True, help="To connect, for a first token, and between reads.")
+@_tls_options
+@_secret_options
+@json_option
+def probe(
+    base_url: str | None,
+    model: str | None,
+    prompt: str,
+    max_tokens: int,
+    endpoint: str,
+    timeout: str,
+    api_key: str | None,
+    headers: tuple[tuple[str, str], ...],
+    as_json: bool,
+    **tls: Any,
+) -> None:
+    """Send one request and show its timeline; exit 0 when it was answered, else 3."""
+    import json
+
+    from surgeproof.config import load_target, parse_duration_s
+    from surgeproof.endpoint import base_url_of, check_endpoint
+    from surgeproof.loadgen.probe import probe as send
+
+    if max_tokens < 1:
+        raise ConfigError("--max-tokens must be at least 1")
+    limit = parse_duration_s(timeout, "--timeout")
+    target = load_target(
+        {
+            "base_url": base_url,
+            "model": model,
+            "endpoint": endpoint,
+            "tls": _tls(tls) or {},
+            "timeouts": {"connect_s": limit, "read_s": limit, "first_token_s": limit},
+        }
+    )
+    secrets = _secrets(api_key, headers)
+    if model is None:
+        found = check_endpoint(target, secrets)
+        facts = send(target, found.base_url, found.model, prompt, max_tokens, secrets)
+    else:
+        facts = send(target, base_url_of(target), model, prompt, max_tokens, secrets)
+    if as_json:
+        click.echo(json.dumps(facts, allow_nan=False))
+    else:
+        from surgeproof.ci.tables import print_probe
+
+        print_probe(facts)
+    sys.exit(0 if facts["outcome"] == "ok" else 3)
+
+
 @cli.group()
 def traces() -> None:
     """Look at trace files."""
@@ -256,7 +319,7 @@ def traces() -> None:
 @click.option("--skip-invalid", is_flag=True, help="Leave malformed rows out, counted.")
 @click.option("--keep-clock-grid", is_flag=True, help="Do not spread rounded time stamps.")
 @json_option
-def inspect(file: Path, format_name: str, skip_invalid: bool, keep_clock_grid: bool, as_json: bool) -> None:  # noqa: FBT001
+def inspect(file: Path, format_name: str, skip_invalid: bool, keep_clock_grid: bool, as_json: bool) -> None:
     """Show rate, gaps, dispersion, lengths and clock of a trace."""
     import json
 
@@ -282,7 +345,13 @@ def inspect(file: Path, format_name: str, skip_invalid: bool, keep_clock_grid: b
 @click.option("--licence", help="Licence of the trace, kept with the numbers.")
 @click.option("--citation", help="What users of the numbers should cite.")
 def fit(
-    file: Path, output: Path, name: str | None, format_name: str, skip_invalid: bool, licence: str | None, citation: str | None  # noqa: E501, FBT001
+    file: Path,
+    output: Path,
+    name: str | None,
+    format_name: str,
+    skip_invalid: bool,
+    licence: str | None,
+    citation: str | None,
 ) -> None:
     """Fit the arrival model and the lengths of a trace; the profile holds no prompt and no user."""
     import msgspec
@@ -323,7 +392,7 @@ def runs() -> None:
 @runs.command("list")
 @db_option
 @json_option
-def list_command(db: str, as_json: bool) -> None:  # noqa: FBT001
+def list_command(db: str, as_json: bool) -> None:
     """List runs, the newest first."""
     import json
 
@@ -343,7 +412,7 @@ def list_command(db: str, as_json: bool) -> None:  # noqa: FBT001
 @click.argument("run_id", type=int)
 @db_option
 @json_option
-def show(run_id: int, db: str, as_json: bool) -> None:  # noqa: FBT001
+def show(run_id: int, db: str, as_json: bool) -> None:
     """Show one run: figures, board, audit."""
     import json
 
@@ -369,12 +438,38 @@ def show(run_id: int, db: str, as_json: bool) -> None:  # noqa: FBT001
 @click.option("--priorities/--no-priorities", default=False, help="Schedule by the request's priority.")
 @click.option("--prefix-cache/--no-prefix-cache", default=True)
 @click.option("--time-scale", default=1.0, show_default=True, help="All step times multiplied by this.")
-@click.option("--inject", multiple=True, type=_Pairs(), help="Fault=share: http_429, http_500, reset, stall, slow_start.")
+@click.option(
+    "--inject",
+    multiple=True,
+    type=_Pairs(),
+    help="Fault=share: http_429, http_500, reset, stall, slow_start.",
+)
 def sim(host: str, port: int, inject: tuple[tuple[str, str], ...], **options: Any) -> None:
     """Serve a simulated engine: OpenAI's API over a model of continuous batching."""
     from surgeproof.sandbox.sim_server import serve
 
     serve(host, port, options, dict(inject))
+
+
+@cli.command()
+@click.option("--duration", default="60s", show_default=True, help="Of the load.")
+@db_option
+def demo(duration: str, db: str) -> None:
+    """Run real-looking traffic against a simulated engine on this host, and judge it."""
+    from surgeproof.config import load_scenario, parse_duration_s
+    from surgeproof.sandbox.sim_process import SimProcess
+
+    overrides = {"load.duration_s": parse_duration_s(duration, "--duration")}
+    with SimProcess() as sim:
+        scenario = load_scenario(DEMO_SCENARIO, overrides | {"target.base_url": sim.base_url})
+        code = _run(scenario, _secrets(None, ()), db, DEMO_SCENARIO, as_json=False)
+    click.echo(
+        "\nThat was Surgeproof on its own simulated engine. Next:\n"
+        f"  surgeproof runs show 1 --db {_shown(db)}\n"
+        f"  surgeproof ui --db {_shown(db)}\n"
+        "  surgeproof run --profile azure-conv --base-url http://YOUR-HOST:8000/v1 --duration 60s"
+    )
+    sys.exit(code)
 
 
 @cli.command()
@@ -395,14 +490,13 @@ def ui(port: int, host: str, db: str) -> None:
         sys.executable, "-m", "streamlit", "run", str(app), "--server.port", str(port),
         "--server.address", host, "--server.headless", "true", "--browser.gatherUsageStats", "false",
     ]  # fmt: skip
-    os.execv(sys.executable, arguments)
+    os.execv(sys.executable, arguments)  # noqa: S606
 
 
 def _shown(db: str) -> str:
-    """A database URL without its password."""
-    from sqlalchemy.engine import make_url
+    from surgeproof.storage.store import shown_url
 
-    return make_url(db).render_as_string(hide_password=True)
+    return shown_url(db)
 
 
 def _hide_secrets_from_process_list(arguments: list[str]) -> None:

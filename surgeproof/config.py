@@ -208,6 +208,7 @@ def load_scenario(path: Path | None, overrides: dict[str, Any]) -> Scenario:
     if path:
         _anchor_trace(raw, path)
         raw["slo"] = slo_by_class(raw.get("slo") or {}, place)
+        _read_durations(raw, place)
         raw.setdefault("name", path.stem)
     for key, value in overrides.items():
         section, _, name = key.rpartition(".")
@@ -216,9 +217,18 @@ def load_scenario(path: Path | None, overrides: dict[str, Any]) -> Scenario:
             raise ConfigError(f"{place}: {section} must be a mapping")
         holder[name] = value
     _make_absolute(raw)
-    _read_durations(raw, place)
     scenario = convert_scenario(raw, place)
     return _checked(_closed_by_cap(scenario, overrides), place)
+
+
+def load_target(values: dict[str, Any]) -> TargetConfig:
+    """A target from flags alone.
+
+    Raises:
+        ConfigError: a value has the wrong type.
+    """
+    given = {key: value for key, value in values.items() if value is not None}
+    return convert_scenario({"target": given}, "flags").target
 
 
 def convert_scenario(raw: dict[str, Any], place: str) -> Scenario:
@@ -347,14 +357,19 @@ def _checked(scenario: Scenario, place: str) -> Scenario:
 
 def _problems(scenario: Scenario) -> list[str]:
     """Everything that is wrong with a scenario as a whole, the first being the one to tell."""
-    load, found = scenario.load, []
+    load = scenario.load
+    found: list[str] = []
     classes = f"known are {', '.join(REQUEST_CLASSES)}"
-    for name in (*load.classes, *load.priorities):
-        if name not in REQUEST_CLASSES:
-            found.append(f"load.classes: unknown class {name!r}; {classes}")
-    for name in scenario.slo:
-        if name not in (*REQUEST_CLASSES, "all"):
-            found.append(f"slo: unknown class {name!r}; {classes} and all")
+    found += [
+        f"load.classes: unknown class {name!r}; {classes}"
+        for name in (*load.classes, *load.priorities)
+        if name not in REQUEST_CLASSES
+    ]
+    found += [
+        f"slo: unknown class {name!r}; {classes} and all"
+        for name in scenario.slo
+        if name not in (*REQUEST_CLASSES, "all")
+    ]
     if not load.classes or sum(load.classes.values()) <= 0 or min(load.classes.values()) < 0:
         found.append("load.classes: the weights must be positive")
     positive = {

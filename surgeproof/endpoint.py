@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from surgeproof.config import Scenario, Secrets
+from surgeproof.config import Secrets, TargetConfig
 from surgeproof.errors import ConfigError, EndpointError
 from surgeproof.loadgen.transport import Target
 
@@ -20,22 +20,22 @@ class Endpoint(msgspec.Struct, frozen=True):
     max_model_len: int | None = None
 
 
-def base_url_of(scenario: Scenario) -> str:
-    """The scenario's base URL, or the environment's (`OPENAI_BASE_URL`).
+def base_url_of(target: TargetConfig) -> str:
+    """The configured base URL, or the environment's (`OPENAI_BASE_URL`).
 
     Raises:
         ConfigError: there is none.
     """
-    base_url = scenario.target.base_url or os.environ.get("OPENAI_BASE_URL")
+    base_url = target.base_url or os.environ.get("OPENAI_BASE_URL")
     if not base_url:
         raise ConfigError("no endpoint: give --base-url http://HOST:PORT/v1, or set OPENAI_BASE_URL")
     return base_url.rstrip("/")
 
 
-def check_endpoint(scenario: Scenario, secrets: Secrets) -> Endpoint:
+def check_endpoint(config: TargetConfig, secrets: Secrets) -> Endpoint:
     """Find out that the endpoint answers, and which model to ask for.
 
-    Without a model in the scenario, the only one (or first) of `/models` is taken.
+    Without a model in the configuration, the only one (or first) of `/models` is taken.
 
     Raises:
         ConfigError: the URL or a certificate cannot be used.
@@ -43,8 +43,8 @@ def check_endpoint(scenario: Scenario, secrets: Secrets) -> Endpoint:
     """
     import httpx2
 
-    base_url = base_url_of(scenario)
-    target = Target(base_url, secrets.headers, scenario.target.tls)
+    base_url = base_url_of(config)
+    target = Target(base_url, secrets.headers, config.tls)
     verify = target.tls_context if target.tls_context is not None else True
     url = f"{base_url}/models"
     try:
@@ -54,7 +54,7 @@ def check_endpoint(scenario: Scenario, secrets: Secrets) -> Endpoint:
         raise EndpointError(
             f"endpoint {base_url} is not reachable: {exc}. Is the server up, and is the address right?"
         ) from exc
-    wanted = scenario.target.model
+    wanted = config.model
     if reply.status_code in (401, 403):
         raise EndpointError(
             f"endpoint {base_url} refuses us (HTTP {reply.status_code}): set OPENAI_API_KEY or give --header"

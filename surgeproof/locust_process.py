@@ -38,7 +38,7 @@ class LocustProcess:
         from surgeproof import loadgen
 
         self.run_dir = make_run_dir(db_url)
-        self._log: Any = tempfile.TemporaryFile(prefix="surgeproof-locust-")
+        self._log: Any = tempfile.TemporaryFile(prefix="surgeproof-locust-")  # noqa: SIM115
         locustfile = Path(loadgen.__file__).with_name("locustfile.py")
         command = [sys.executable, "-m", "locust", "-f", str(locustfile), "--headless", "--only-summary"]
         command += ["--loglevel", "WARNING", "--exit-code-on-error", "0"]

@@ -94,9 +94,7 @@ def _process_plan(load: LoadConfig, trace: Trace | None) -> Plan:
         times = arrivals.constant(rate, duration_s=load.duration_s, count=count)
     else:
         shape = 1.0 if load.arrivals == "poisson" else load.burstiness
-        times = arrivals.gamma(
-            rate, shape, arrival_rng(load.seed), duration_s=load.duration_s, count=count
-        )
+        times = arrivals.gamma(rate, shape, arrival_rng(load.seed), duration_s=load.duration_s, count=count)
     return make_plan(times, _lengths(load, trace, len(times)), load.classes, load.seed)
 
 
@@ -109,13 +107,23 @@ def _profile_plan(load: LoadConfig, profile: Profile) -> Plan:
     if load.duration_s is not None:
         needed = int(np.ceil(load.duration_s / fitted.coarse_window_s))
         rates = np.resize(rates, needed)
-    at_s = simulate_pgar(
-        rates, fitted.coarse_window_s, fitted.fine_window_s, fitted.modulator, fitted.gap_shape, arrival_rng(load.seed)
-    ) / load.speedup
+    at_s = (
+        simulate_pgar(
+            rates,
+            fitted.coarse_window_s,
+            fitted.fine_window_s,
+            fitted.modulator,
+            fitted.gap_shape,
+            arrival_rng(load.seed),
+        )
+        / load.speedup
+    )
     if load.duration_s is not None:
         at_s = at_s[at_s < load.duration_s]
     at_s = at_s[: _count_limit(load)]
-    lengths = profile.draw_lengths(at_s * load.speedup % (len(fitted.rates_per_s) * fitted.coarse_window_s), length_rng(load.seed))
+    lengths = profile.draw_lengths(
+        at_s * load.speedup % (len(fitted.rates_per_s) * fitted.coarse_window_s), length_rng(load.seed)
+    )
     return make_plan(np.round(at_s * 1e9).astype(np.int64), lengths, load.classes, load.seed)
 
 

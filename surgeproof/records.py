@@ -153,6 +153,7 @@ class RuleVerdict(msgspec.Struct, frozen=True, kw_only=True):
         observed: the metric's value in the rule's unit; None where it does not exist.
         bound: the rule's bound in the same unit.
         n: number of requests that decide (failures included).
+        attainment: share of requests that met a per-request bound, None for rules without one.
         interval: confidence interval of the observed value.
         reason: why, in one sentence.
     """
@@ -167,6 +168,7 @@ class RuleVerdict(msgspec.Struct, frozen=True, kw_only=True):
     interval: Interval
     verdict: Verdict
     reason: str
+    attainment: float | None = None
 
 
 class AuditCheck(msgspec.Struct, frozen=True):

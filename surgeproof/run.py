@@ -166,7 +166,7 @@ def begin_run(
     """
     rules = parse_rules(scenario.slo)
     planned = plan_scenario(scenario)
-    endpoint = check_endpoint(scenario, secrets)
+    endpoint = check_endpoint(scenario.target, secrets)
     notes = list(planned.notes)
     if endpoint.max_model_len is not None:
         rows = planned.plan.rows
@@ -176,9 +176,7 @@ def begin_run(
     store = Store(db_url)
     uid = run_dir.name
     anchor_ns = measure_anchor_ns()
-    spec = RunSpec(
-        uid, scenario, endpoint.base_url, endpoint.model, anchor_ns, boot_id(), str(run_dir)
-    )
+    spec = RunSpec(uid, scenario, endpoint.base_url, endpoint.model, anchor_ns, boot_id(), str(run_dir))
     (run_dir / SPEC_FILE).write_bytes(msgspec.json.encode(spec))
     planned.plan.save(run_dir / PLAN_FILE)
     run_id = store.create_run(
@@ -289,15 +287,13 @@ class LocustConductor:
 
     def configure(self, options: Any) -> Scenario:
         """The scenario, from its file and Locust's flags."""
-        overrides: dict[str, Any] = {}
-        for key, value in (
-            ("target.model", options.model),
-            ("target.endpoint", options.endpoint),
-            ("load.input_len", options.input_len),
-            ("load.output_len", options.output_len),
-        ):
-            if value:
-                overrides[key] = value
+        given = {
+            "target.model": options.model,
+            "target.endpoint": options.endpoint,
+            "load.input_len": options.input_len,
+            "load.output_len": options.output_len,
+        }
+        overrides: dict[str, Any] = {key: value for key, value in given.items() if value}
         if options.host:
             overrides["target.base_url"] = _v1(options.host)
         if options.slo:
@@ -306,14 +302,17 @@ class LocustConductor:
         if self._path is None:
             # Users, rate of spawning and duration are Locust's own; the mix is that of P0:P1:P2.
             overrides |= {"name": "locust", "load.classes": {"P0": 5, "P1": 3, "P2": 1}}
-            overrides |= {"load.concurrency": [options.num_users or 1], "load.duration_s": options.run_time or 1.0}
+            overrides |= {
+                "load.concurrency": [options.num_users or 1],
+                "load.duration_s": options.run_time or 1.0,
+            }
         scenario = load_scenario(self._path, overrides)
         if self._path is None:
             load = msgspec.structs.replace(scenario.load, concurrency=(), duration_s=None)
             scenario = msgspec.structs.replace(scenario, load=load)
         parse_rules(scenario.slo)
         if options.headless and not options.worker:
-            check_endpoint(scenario, self._secrets())
+            check_endpoint(scenario.target, self._secrets())
         self._scenario = scenario
         return scenario
 
@@ -327,9 +326,7 @@ class LocustConductor:
             if options.host:
                 target = msgspec.structs.replace(scenario.target, base_url=_v1(options.host))
                 scenario = msgspec.structs.replace(scenario, target=target)
-        self._run, notes = begin_run(
-            scenario, self._secrets(), options.db, self._path, make_run_dir(options.db)
-        )
+        self._run, notes = begin_run(scenario, self._secrets(), options.db, self._path, make_run_dir(options.db))
         for note in notes:
             sys.stderr.write(f"Note: {note}\n")
         return self._run.spec, self._run.plan
@@ -357,4 +354,3 @@ def _v1(host: str) -> str:
 def _without_user(url: str) -> str:
     scheme, separator, rest = url.partition("://")
     return f"{scheme}{separator}{rest.rpartition('@')[2]}"
-

@@ -37,8 +37,6 @@ def detect_grid_ns(sorted_at_ns: npt.NDArray[np.int64]) -> int | None:
     return None
 
 
-def dequantise(
-    at_ns: npt.NDArray[np.int64], grid_ns: int, rng: np.random.Generator
-) -> npt.NDArray[np.int64]:
+def dequantise(at_ns: npt.NDArray[np.int64], grid_ns: int, rng: np.random.Generator) -> npt.NDArray[np.int64]:
     """Add a uniform draw from [0, grid) to each time."""
     return at_ns + rng.integers(0, grid_ns, size=len(at_ns), dtype=np.int64)

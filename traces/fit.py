@@ -74,7 +74,9 @@ def fit_profile(
         licence=licence,
         citation=citation,
     )
-    return Profile(SCHEMA, name, "pgar", source, fit_arrivals(at_s, coarse_s, simulate), fit_marks(at_s, pairs, coarse_s))
+    return Profile(
+        SCHEMA, name, "pgar", source, fit_arrivals(at_s, coarse_s, simulate), fit_marks(at_s, pairs, coarse_s)
+    )
 
 
 def choose_coarse_window(at_s: Floats) -> float:
@@ -144,7 +146,12 @@ def _fit_modulator(
 
 
 def _curve_error(
-    at_s: Floats, simulate: Simulate, rates: Floats, coarse_s: float, fine_s: float, modulator: ModulatorFit | None
+    at_s: Floats,
+    simulate: Simulate,
+    rates: Floats,
+    coarse_s: float,
+    fine_s: float,
+    modulator: ModulatorFit | None,
 ) -> float:
     """Mean absolute log ratio of simulated to observed dispersion at 1 and 10 s."""
     errors = []
@@ -156,9 +163,7 @@ def _curve_error(
     return float(np.mean(errors)) if errors else 0.0
 
 
-def modulator_at(
-    at_s: Floats, rates: Floats, coarse_s: float, fine_s: float
-) -> tuple[ModulatorFit | None, float]:
+def modulator_at(at_s: Floats, rates: Floats, coarse_s: float, fine_s: float) -> tuple[ModulatorFit | None, float]:
     """Test and fit the modulator on windows of `fine_s`; None where z is 3 or less.
 
     mu_i = R_j w;  D = sum (n_i - mu_i)^2/mu_i / df,  df = N (q-1)/q,  z = (D-1) sqrt(df/2)
@@ -191,7 +196,12 @@ def modulator_at(
 
 
 def _fit_shape(
-    at_s: Floats, simulate: Simulate, rates: Floats, coarse_s: float, fine_s: float, modulator: ModulatorFit | None
+    at_s: Floats,
+    simulate: Simulate,
+    rates: Floats,
+    coarse_s: float,
+    fine_s: float,
+    modulator: ModulatorFit | None,
 ) -> float:
     """The gap shape whose dispersion at 1 s is the trace's; 1 where that is within 2 % already."""
     observed = dispersion(at_s, 1.0)

@@ -68,9 +68,7 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     arrivals: Arrivals
     marks: Marks
 
-    def draw_lengths(
-        self, at_s: npt.NDArray[np.float64], rng: np.random.Generator
-    ) -> npt.NDArray[np.int64]:
+    def draw_lengths(self, at_s: npt.NDArray[np.float64], rng: np.random.Generator) -> npt.NDArray[np.int64]:
         """Input and output tokens for requests at given times of the profile; shape (n, 2)."""
         mix = np.array(self.marks.mix)
         windows = np.minimum((at_s / self.arrivals.coarse_window_s).astype(np.int64), len(mix) - 1)

@@ -1,0 +1,48 @@
+# The words every developer types. `make demo` and `make test` make the environment themselves.
+PYTHON ?= python3
+VENV ?= .venv
+BIN = $(VENV)/bin
+
+.PHONY: demo test quick check lint types links bench ui clean
+
+$(BIN)/surgeproof: pyproject.toml requirements.lock
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check -c requirements.lock -e '.[ui]'
+
+$(VENV)/.test: pyproject.toml requirements.lock | $(BIN)/surgeproof
+	$(BIN)/pip install --quiet --disable-pip-version-check -c requirements.lock -e '.[test]'
+	touch $@
+
+demo: $(BIN)/surgeproof
+	$(BIN)/surgeproof demo
+
+test: $(VENV)/.test
+	$(BIN)/pytest
+
+quick: $(VENV)/.test
+	$(BIN)/pytest -m 'not slow'
+
+# The folders are mapped below one name at installation; tools that follow folders need links.
+links:
+	mkdir -p .links/surgeproof
+	for item in surgeproof/*; do ln -sfn ../../$$item .links/surgeproof/$$(basename $$item); done
+	for room in ci gpu loadgen sandbox slo storage traces webui; do ln -sfn ../../$$room .links/surgeproof/$$room; done
+
+lint: $(VENV)/.test links
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	cd .links && ../$(BIN)/lint-imports ../pyproject.toml
+
+types: $(VENV)/.test links
+	$(BIN)/mypy .links/surgeproof
+
+check: lint types test
+
+bench: $(VENV)/.test
+	$(BIN)/python -m benchmarks
+
+ui: $(BIN)/surgeproof
+	$(BIN)/surgeproof ui
+
+clean:
+	rm -rf $(VENV) .links build dist *.egg-info

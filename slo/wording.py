@@ -1,0 +1,41 @@
+"""Figures as text, the same on terminal, page and report. Pure."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+
+def counts_line(summary: dict[str, Any]) -> str:
+    """One line of counts and rates of all requests."""
+    figures = summary["classes"]["all"]
+    parts = [
+        f"{figures['requests']} requests, {figures['ok']} answered, {figures['failed']} failed",
+        f"{_rate(figures['requests_per_s'])} requests/s",
+        f"{_rate(figures['output_tokens_per_s'])} output tokens/s",
+    ]
+    parts += [
+        f"{figures[name]} {name.replace('_', ' ')}" for name in ("shed", "cancelled", "not_sent") if figures[name]
+    ]
+    if figures.get("attainment") is not None:
+        parts.append(f"goodput {_rate(figures['goodput_per_s'])}/s ({figures['attainment']:.2%} of requests)")
+    errors = {name: count for name, count in figures["outcomes"].items() if name.startswith("error")}
+    if errors:
+        parts.append(", ".join(f"{count} × {name}" for name, count in errors.items()))
+    return "; ".join(parts)
+
+
+def figure(value: float | None, unit: str) -> str:
+    """A number with its unit; a dash where there is none."""
+    if value is None:
+        return "–"
+    if unit == "%":
+        return f"{value * 100:.5g} %"
+    return f"{value:.1f} {unit}" if unit == "ms" else f"{value:.4g}{unit}"
+
+
+def _rate(value: float | None) -> str:
+    return "–" if value is None else f"{value:.4g}"
+
+
+def when(at_ns: int | None) -> str:
+    """A time in UTC, to the second."""
+    return "–" if at_ns is None else datetime.fromtimestamp(at_ns / 1e9, UTC).strftime("%Y-%m-%d %H:%M:%S")

@@ -1,0 +1,5 @@
+"""`python -m surgeproof` is the command."""
+
+from surgeproof.cli import main
+
+main()

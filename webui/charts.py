@@ -1,0 +1,49 @@
+"""Charts from data frames. Pure: they read no database and touch no page."""
+
+from typing import Any
+
+import altair as alt
+import pandas as pd
+
+_COLOURS = alt.Scale(domain=["P0", "P1", "P2"], range=["#c0392b", "#2471a3", "#7d8a97"])
+_MOST_POINTS = 5000
+
+
+def over_time(frame: pd.DataFrame, column: str, title: str) -> Any:
+    """A latency by planned time, one point a request; above 5,000 a seeded sample is shown."""
+    shown = frame.dropna(subset=[column])
+    if len(shown) > _MOST_POINTS:
+        shown = shown.sample(_MOST_POINTS, random_state=0)
+    return (
+        alt.Chart(shown)
+        .mark_circle(size=14, opacity=0.5)
+        .encode(
+            x=alt.X("planned_s:Q", title="planned time since the start, s"),
+            y=alt.Y(f"{column}:Q", title=title),
+            color=alt.Color("class:N", scale=_COLOURS, title="class"),
+            tooltip=["class", "planned_s", column, "outcome"],
+        )
+        .properties(height=280)
+    )
+
+
+def distribution(frame: pd.DataFrame, column: str, title: str) -> Any:
+    """The share of answered requests at or below each latency, by class."""
+    parts = []
+    for name, group in frame.dropna(subset=[column]).groupby("class"):
+        ordered = group[column].sort_values().reset_index(drop=True)
+        share = (ordered.index + 1) / len(ordered)
+        part = pd.DataFrame({"class": name, column: ordered, "share": share})
+        step = max(1, len(part) // 500)
+        parts.append(pd.concat([part.iloc[::step], part.iloc[[-1]]]).drop_duplicates())
+    data = pd.concat(parts) if parts else pd.DataFrame({"class": [], column: [], "share": []})
+    return (
+        alt.Chart(data)
+        .mark_line(interpolate="step-after")
+        .encode(
+            x=alt.X(f"{column}:Q", title=title),
+            y=alt.Y("share:Q", title="share of answered requests", axis=alt.Axis(format="%")),
+            color=alt.Color("class:N", scale=_COLOURS, title="class"),
+        )
+        .properties(height=280)
+    )

@@ -1,0 +1,54 @@
+"""The pages' only way to the database, and their only cache. Figures come as `storage` stored them."""
+
+import os
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import streamlit as st
+
+from surgeproof.config import DEFAULT_DB
+from surgeproof.slo.measured import COLUMNS, Measured
+from surgeproof.storage.queries import get_run, list_runs, record_columns
+from surgeproof.storage.store import open_engine
+
+
+def database_url() -> str:
+    """The database that `surgeproof ui` was started with."""
+    return os.environ.get("SURGEPROOF_DB", DEFAULT_DB)
+
+
+@st.cache_resource
+def engine(url: str) -> Any:
+    """One engine a database."""
+    return open_engine(url, create=False)
+
+
+@st.cache_data(ttl=2)
+def runs(url: str) -> list[dict[str, Any]]:
+    """All runs, the newest first."""
+    return list_runs(engine(url))
+
+
+@st.cache_data(ttl=2)
+def run(url: str, run_id: int) -> dict[str, Any]:
+    """One run."""
+    return get_run(engine(url), run_id)
+
+
+@st.cache_data(ttl=10)
+def latencies(url: str, run_id: int) -> pd.DataFrame:
+    """One row a judged request: class, planned time in seconds, latencies in ms, outcome."""
+    measured = Measured(record_columns(engine(url), run_id, COLUMNS))
+    frame = pd.DataFrame(
+        {
+            "class": measured.texts["request_class"],
+            "planned_s": measured.times_s["intended_at_ns"],
+            "ttft_ms": measured.latency_ms("ttft"),
+            "e2e_ms": measured.latency_ms("e2e"),
+            "tpot_ms": measured.latency_ms("tpot"),
+            "outcome": measured.texts["outcome"],
+        }
+    )
+    judged: pd.DataFrame = frame[np.asarray(measured.judged)]
+    return judged

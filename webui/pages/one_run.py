@@ -1,0 +1,80 @@
+"""One run: verdict, board, latencies, audit."""
+
+import pandas as pd
+import streamlit as st
+
+from surgeproof.errors import SurgeproofError
+from surgeproof.slo.wording import counts_line, figure, when
+from surgeproof.storage.queries import stored_audit, stored_verdicts
+from surgeproof.webui import charts, data
+
+LATENCIES = {"ttft_ms": "TTFT, ms", "e2e_ms": "end to end, ms", "tpot_ms": "time per output token, ms"}
+
+url = data.database_url()
+try:
+    numbers = [run["id"] for run in data.runs(url)]
+except SurgeproofError as exc:
+    st.info(str(exc))
+    st.stop()
+if not numbers:
+    st.info("No runs yet. Start one with `surgeproof run`.")
+    st.stop()
+wanted = st.session_state.get("run_id", numbers[0])
+run_id = st.sidebar.selectbox("Run", numbers, index=numbers.index(wanted) if wanted in numbers else 0)
+run = data.run(url, run_id)
+
+st.title(f"Run {run['id']}: {run['name']}")
+st.caption(
+    f"{run['model']} at {run['base_url']} · started {when(run['started_at_ns'])} UTC · {run['state']}"
+    + (f" · seed {run['plan']['seed']}, plan {run['plan']['digest'][:12]}" if run["plan"] else "")
+)
+if run["summary"] is None:
+    st.info("This run has no summary yet: it is still running, or was cut off.")
+    st.stop()
+
+verdict = run["verdict"] or "no objectives"
+{"PASS": st.success, "FAIL": st.error, "INCONCLUSIVE": st.warning, "INVALID": st.error}.get(verdict, st.info)(verdict)
+for check in stored_audit(run).breaches:
+    st.warning(f"The client is not trustworthy: {check.remedy}")
+st.write(counts_line(run["summary"]))
+
+verdicts = stored_verdicts(run)
+if verdicts:
+    st.subheader("SLO board")
+    board = pd.DataFrame(
+        {
+            "class": rule.request_class,
+            "objective": rule.rule,
+            "observed": figure(rule.observed, rule.unit),
+            "95 % bounds": f"{figure(rule.interval.low, rule.unit)} – {figure(rule.interval.high, rule.unit)}",
+            "n": rule.n,
+            "attained": "–" if rule.attainment is None else f"{rule.attainment:.2%}",
+            "verdict": str(rule.verdict),
+            "why": rule.reason,
+        }
+        for rule in verdicts
+    )
+    st.dataframe(board, hide_index=True, width="stretch")
+
+st.subheader("Latency from the planned time")
+rows = [
+    {"class": name, "latency, ms": latency} | {key: figure for key, figure in figures.items() if key != "mean"}
+    for name, summary in run["summary"]["classes"].items()
+    for latency, figures in summary["latency_ms"].items()
+]
+st.dataframe(pd.DataFrame(rows).round(1), hide_index=True, width="stretch")
+
+frame = data.latencies(url, run_id)
+column = st.radio("Latency", list(LATENCIES), format_func=LATENCIES.__getitem__, horizontal=True)
+left, right = st.columns(2)
+left.altair_chart(charts.over_time(frame, column, LATENCIES[column]), width="stretch")
+right.altair_chart(charts.distribution(frame, column, LATENCIES[column]), width="stretch")
+
+with st.expander("Client audit"):
+    checks = pd.DataFrame(
+        {"check": c.name, "observed": c.observed, "limit": c.limit, "unit": c.unit, "passed": c.passed}
+        for c in stored_audit(run).checks
+    )
+    st.dataframe(checks, hide_index=True, width="stretch")
+with st.expander("Environment and scenario"):
+    st.json({"environment": run["environment"], "scenario": run["scenario"], "metadata": run["metadata"]})
