@@ -226,11 +226,11 @@ class Client:
         exchange.dispatched_at_ns = exchange.dispatched_at_ns or now
         exchange.attempt_started_at_ns = exchange.last_activity_at_ns = now
         self.in_flight.add(exchange)
-        self._watch(exchange)
         while self.idle:
             connection = self.idle.pop()
             if not connection.closed:
                 exchange.reused = True
+                self.watch(exchange)
                 connection.send(exchange)
                 return
         Connection(self, exchange)
@@ -275,7 +275,10 @@ class Client:
 
     # -- timeouts -------------------------------------------------------------------------------
 
-    def _watch(self, exchange: Exchange) -> None:
+    def watch(self, exchange: Exchange) -> None:
+        """A new phase with its own limit has begun."""
+        if exchange.finished:
+            return
         due, _, _ = self._next_deadline(exchange)
         heapq.heappush(self._deadlines, (due, next(self._sequence), exchange))
 
@@ -323,10 +326,6 @@ class Client:
             else:
                 heapq.heappush(heap, (due, next(self._sequence), exchange))
 
-    def expect_end_soon(self, exchange: Exchange) -> None:
-        """`[DONE]` was read: look again after the grace time."""
-        self._watch(exchange)
-
 
 class Connection:
     """One socket and the exchange it is busy with. All methods run in hub callbacks."""
@@ -350,6 +349,7 @@ class Connection:
         exchange.connection = self
         now = self.clock.now_ns()
         exchange.connect_at_ns = now
+        client.watch(exchange)
         self._connect(exchange)
 
     # -- opening --------------------------------------------------------------------------------
@@ -454,6 +454,7 @@ class Connection:
         exchange = self.exchange
         assert exchange is not None
         exchange.connected_at_ns = self.clock.now_ns()
+        self.client.watch(exchange)
         self.send(exchange)
 
     # -- sending --------------------------------------------------------------------------------
@@ -602,7 +603,7 @@ class Connection:
             self.client.finish(exchange)
         elif exchange.reader.saw_done and not self._end_watched:
             self._end_watched = True
-            self.client.expect_end_soon(exchange)
+            self.client.watch(exchange)
 
     def _answered(self, exchange: Exchange) -> None:
         """A whole message was read: acted on only after httptools has returned."""
@@ -636,7 +637,11 @@ class Connection:
         """The head is whole."""
         status = self._parser.get_status_code()
         exchange = self.exchange
-        if self._tunnelling or status < 200 or exchange is None:
+        if self._tunnelling:
+            # The answer to CONNECT has no body, whatever its headers say.
+            self._message_done = True
+            return
+        if status < 200 or exchange is None:
             return
         if exchange.sent_at_ns is None:
             exchange.sent_at_ns = self._at_ns
@@ -650,7 +655,7 @@ class Connection:
 
     def on_message_complete(self) -> None:
         """The reply has ended as its framing says."""
-        if self._tunnelling or self._parser.get_status_code() >= 200:
+        if self._parser.get_status_code() >= 200:
             self._message_done = True
             # llhttp knows this only inside the callback.
             self._keep_alive = self._parser.should_keep_alive()

@@ -13,6 +13,7 @@ import sqlalchemy as sa
 from surgeproof.errors import UsageError
 from surgeproof.records import Audit, Interval, RuleVerdict, Verdict
 from surgeproof.storage import tables
+from surgeproof.storage.store import stating
 
 _RUN_JSON = ("scenario", "metadata", "environment", "audit", "summary")
 _LIST_COLUMNS = (
@@ -25,7 +26,7 @@ def list_runs(engine: sa.Engine, limit: int = 1000) -> list[dict[str, Any]]:
     """The newest runs first, without their figures."""
     columns = [tables.runs.c[name] for name in _LIST_COLUMNS]
     query = sa.select(*columns).order_by(tables.runs.c.id.desc()).limit(limit)
-    with engine.connect() as connection:
+    with stating("read", engine), engine.connect() as connection:
         return [_decoded(dict(row)) for row in connection.execute(query).mappings()]
 
 
@@ -35,7 +36,7 @@ def get_run(engine: sa.Engine, run_id: int) -> dict[str, Any]:
     Raises:
         UsageError: there is no such run.
     """
-    with engine.connect() as connection:
+    with stating("read", engine), engine.connect() as connection:
         row = connection.execute(sa.select(tables.runs).where(tables.runs.c.id == run_id)).mappings().first()
         if row is None:
             known = connection.execute(sa.select(sa.func.max(tables.runs.c.id))).scalar()
@@ -76,7 +77,7 @@ def record_columns(engine: sa.Engine, run_id: int, names: Sequence[str]) -> dict
         .where(tables.records.c.run_id == run_id)
         .order_by(tables.records.c.intended_at_ns, tables.records.c.plan_index)
     )
-    with engine.connect() as connection:
+    with stating("read", engine), engine.connect() as connection:
         rows = connection.execute(query).all()
     if not rows:
         return {name: [] for name in names}
@@ -86,14 +87,14 @@ def record_columns(engine: sa.Engine, run_id: int, names: Sequence[str]) -> dict
 def health_rows(engine: sa.Engine, run_id: int) -> list[dict[str, Any]]:
     """Health samples of all workers, in order of time."""
     query = sa.select(tables.health).where(tables.health.c.run_id == run_id).order_by(tables.health.c.at_ns)
-    with engine.connect() as connection:
+    with stating("read", engine), engine.connect() as connection:
         return [dict(row) for row in connection.execute(query).mappings()]
 
 
 def plan_rows(engine: sa.Engine, run_id: int) -> Any:
     """The plan's table as it was made; None where none was kept."""
     query = sa.select(tables.plans.c.packed).where(tables.plans.c.run_id == run_id)
-    with engine.connect() as connection:
+    with stating("read", engine), engine.connect() as connection:
         packed = connection.execute(query).scalar()
     return None if packed is None else np.load(io.BytesIO(zlib.decompress(packed)), allow_pickle=False)
 
@@ -101,7 +102,7 @@ def plan_rows(engine: sa.Engine, run_id: int) -> Any:
 def unfinished_runs(engine: sa.Engine) -> list[dict[str, Any]]:
     """Runs that still stand as running, with their spool folders."""
     query = sa.select(tables.runs.c.id, tables.runs.c.uid, tables.runs.c.spool).where(tables.runs.c.state == "running")
-    with engine.connect() as connection:
+    with stating("read", engine), engine.connect() as connection:
         return [dict(row) for row in connection.execute(query).mappings()]
 
 

@@ -45,7 +45,7 @@ def open_engine(url: str, *, create: bool = True) -> sa.Engine:
         raise StoreError(f"database URL {shown_url(url)!r} cannot be used: {exc}") from exc
     if path is not None:
         sa.event.listen(engine, "connect", _tune_sqlite)
-    with _stating("open", engine):
+    with stating("open", engine):
         _ensure_schema(engine)
     return engine
 
@@ -108,7 +108,7 @@ class Store:
     def stored_indexes(self, run_id: int) -> set[int]:
         """Plan indexes that have a record."""
         query = sa.select(tables.records.c.plan_index).where(tables.records.c.run_id == run_id)
-        with _stating("read", self.engine), self.engine.connect() as connection:
+        with stating("read", self.engine), self.engine.connect() as connection:
             return set(connection.execute(query).scalars())
 
     def close(self) -> None:
@@ -123,12 +123,12 @@ class Store:
 
     @contextmanager
     def _writing(self) -> Iterator[sa.Connection]:
-        with _stating("write", self.engine), self.engine.begin() as connection:
+        with stating("write", self.engine), self.engine.begin() as connection:
             yield connection
 
 
 @contextmanager
-def _stating(act: str, engine: sa.Engine) -> Iterator[None]:
+def stating(act: str, engine: sa.Engine) -> Iterator[None]:
     """Tell a database error as a sentence with the database and the reason."""
     try:
         yield
