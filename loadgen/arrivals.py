@@ -148,8 +148,6 @@ def pgar(
     operational = np.cumsum(gaps)
     operational = operational[operational < total]
     edges = np.arange(len(cumulative)) * step_s
-    # Windows without intensity make the integral flat: the last edge of a flat part is the right one.
-    rising = np.concatenate((np.diff(cumulative) > 0, [True]))
-    at_s = np.interp(operational, cumulative[rising], edges[rising])
+    at_s = np.interp(operational, cumulative, edges)
     times: Times = np.round(at_s * NS_PER_S).astype(np.int64)
     return times

@@ -17,16 +17,18 @@ _CANDIDATES_MS = (
 _NEAR = 0.01
 _SHARE_ON_GRID = 0.95
 _SHARE_OF_ZERO_GAPS = 0.01
+_MIN_GAPS = 50
 
 
 def detect_grid_ns(sorted_at_ns: npt.NDArray[np.int64]) -> int | None:
     """The largest step that at least 95 % of the non-zero gaps are multiples of, ns.
 
-    None unless at least 1 % of all gaps are zero: times that merely have few digits are no grid.
+    None under 50 gaps, and unless at least 1 % of them are zero: times that merely have few digits
+    are no grid.
     """
     gaps = np.diff(sorted_at_ns)
     moving = gaps[gaps > 0]
-    if len(moving) == 0 or np.mean(gaps == 0) < _SHARE_OF_ZERO_GAPS:
+    if len(gaps) < _MIN_GAPS or len(moving) == 0 or np.mean(gaps == 0) < _SHARE_OF_ZERO_GAPS:
         return None
     for step_ms in _CANDIDATES_MS:
         step = step_ms * NS_PER_MS

@@ -157,7 +157,7 @@ def _curve_error(
     errors = []
     for window_s in (1.0, 10.0):
         observed = dispersion(at_s, window_s)
-        simulated = _simulated_dispersion(simulate, rates, coarse_s, fine_s, modulator, 1.0, window_s)
+        simulated = float(_simulated_dispersions(simulate, rates, coarse_s, fine_s, modulator, 1.0, window_s).mean())
         if observed:
             errors.append(abs(math.log(simulated / observed)))
     return float(np.mean(errors)) if errors else 0.0
@@ -203,33 +203,33 @@ def _fit_shape(
     fine_s: float,
     modulator: ModulatorFit | None,
 ) -> float:
-    """The gap shape whose dispersion at 1 s is the trace's; 1 where that is within 2 % already."""
+    """The gap shape whose dispersion at 1 s is the trace's; 1 where that is within 2 %, or the noise, already."""
     observed = dispersion(at_s, 1.0)
     if observed is None:
         return 1.0
     shapes = [round(0.2 + 0.1 * step, 1) for step in range(12)]
-    errors = {
-        shape: abs(math.log(_simulated_dispersion(simulate, rates, coarse_s, fine_s, modulator, shape) / observed))
-        for shape in shapes
+    found = {
+        shape: _simulated_dispersions(simulate, rates, coarse_s, fine_s, modulator, shape, 1.0) for shape in shapes
     }
-    return 1.0 if errors[1.0] <= math.log(1.02) else min(shapes, key=errors.__getitem__)
+    errors = {shape: abs(math.log(float(values.mean()) / observed)) for shape, values in found.items()}
+    noise = 2 * float(np.log(found[1.0]).std(ddof=1)) / math.sqrt(len(found[1.0]))
+    return 1.0 if errors[1.0] <= max(math.log(1.02), noise) else min(shapes, key=errors.__getitem__)
 
 
-def _simulated_dispersion(
+def _simulated_dispersions(
     simulate: Simulate,
     rates: Floats,
     coarse_s: float,
     fine_s: float,
     modulator: ModulatorFit | None,
     shape: float,
-    window_s: float = 1.0,
-) -> float:
-    """Mean dispersion of four seeded simulations."""
-    values = []
-    for seed in range(4):
-        at_s = simulate(rates, coarse_s, fine_s, modulator, shape, np.random.default_rng(seed))
-        values.append(dispersion(at_s, window_s) or 1.0)
-    return float(np.mean(values))
+    window_s: float,
+) -> Floats:
+    """Dispersion of four seeded simulations."""
+    simulations = (
+        simulate(rates, coarse_s, fine_s, modulator, shape, np.random.default_rng(seed)) for seed in range(4)
+    )
+    return np.array([dispersion(at_s, window_s) or 1.0 for at_s in simulations])
 
 
 def fit_marks(at_s: Floats, pairs: npt.NDArray[np.int64], coarse_s: float) -> Marks:

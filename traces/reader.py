@@ -27,7 +27,7 @@ class Trace:
         points: sorted by time; the first is at 0.
         dropped: number of rows left out, by reason.
         examples: the first few malformed rows, as sentences.
-        out_of_order: rows whose time stamp lay before an earlier row's.
+        out_of_order: rows whose time stamp lay before that of the row above.
         grid_ns: step of the clock grid found, None where there is none.
         dequantised: whether the grid was undone.
     """
@@ -70,13 +70,12 @@ def read_trace(
     trace_format = _format_for(path, format_name, first[1])
     trace = Trace(str(path), trace_format.name)
     rows = []
-    latest = None
+    before = None
     for parsed in trace_format.parse(chain([first], lines)):
         if isinstance(parsed, Row):
-            if latest is not None and parsed.at_ns < latest:
+            if before is not None and parsed.at_ns < before:
                 trace.out_of_order += 1
-            else:
-                latest = parsed.at_ns
+            before = parsed.at_ns
             rows.append(parsed)
         else:
             _leave_out(trace, path, parsed, skip_invalid=skip_invalid)

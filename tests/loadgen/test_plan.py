@@ -1,0 +1,88 @@
+"""The plan: one table, seeded by dimension, hashed, shared."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from surgeproof.loadgen.plan import Plan, make_plan, pair_lengths, replay_times
+from surgeproof.loadgen.prompts import PromptMaker
+from surgeproof.records import TracePoint
+
+TIMES = np.arange(1000, dtype=np.int64) * 1_000_000
+LENGTHS = np.tile(np.array([[100, 10]], dtype=np.int64), (1000, 1))
+
+
+def plan(seed: int = 1, weights: dict[str, float] | None = None) -> Plan:
+    return make_plan(TIMES, LENGTHS, weights or {"P0": 5, "P1": 3, "P2": 1}, seed)
+
+
+def test_equal_seeds_give_equal_plans_and_others_do_not() -> None:
+    assert plan(7).digest == plan(7).digest
+    assert plan(7).digest != plan(8).digest
+
+
+def test_changing_the_class_mix_moves_neither_times_nor_prompts() -> None:
+    one, other = plan(7), plan(7, {"P1": 1})
+    assert (one.rows["intended_ns"] == other.rows["intended_ns"]).all()
+    assert (one.rows["prompt_seed"] == other.rows["prompt_seed"]).all()
+    assert set(other.rows["request_class"]) == {1}
+
+
+def test_classes_come_in_the_asked_shares() -> None:
+    shares = np.bincount(plan().rows["request_class"], minlength=3) / 1000
+    assert shares == pytest.approx([5 / 9, 3 / 9, 1 / 9], abs=0.05)
+
+
+def test_the_shares_of_the_workers_are_the_plan() -> None:
+    """Every request belongs to exactly one worker, in order of time."""
+    whole = plan()
+    shares = [[row.index for row in whole.share(worker, 3)] for worker in range(3)]
+    assert sorted(index for share in shares for index in share) == list(range(1000))
+    assert all(share == sorted(share) for share in shares)
+
+
+def test_a_saved_plan_is_the_same_plan(tmp_path: Path) -> None:
+    plan().save(tmp_path / "plan.npy")
+    assert Plan.load(tmp_path / "plan.npy").digest == plan().digest
+
+
+def test_a_replay_keeps_recorded_gaps_and_speedup_divides_them() -> None:
+    points = [TracePoint(at_ns=at, input_tokens=5, output_tokens=6, row=1) for at in (3_000, 5_000, 9_000)]
+    assert replay_times(points, 1.0).tolist() == [0, 2_000, 6_000]
+    assert replay_times(points, 2.0).tolist() == [0, 1_000, 3_000]
+    assert pair_lengths(points).tolist() == [[5, 6]] * 3
+
+
+def test_a_row_is_a_request_with_units() -> None:
+    row = plan()[5]
+    assert (row.index, row.intended_ns, row.input_tokens, row.output_tokens) == (5, 5_000_000, 100, 10)
+    assert row.request_class in ("P0", "P1", "P2")
+
+
+@pytest.mark.parametrize("tokens", [1, 3, 7, 8, 500, 200_001, 450_000])
+def test_a_prompt_has_the_asked_number_of_words(tokens: int) -> None:
+    assert len(PromptMaker(1).text(tokens, 123_456_789).split()) == tokens
+
+
+def test_the_declared_ratio_scales_the_words() -> None:
+    assert len(PromptMaker(1, words_per_token=0.75).text(100, 5).split()) == 75
+
+
+def test_prompts_are_the_same_in_every_process_and_differ_from_their_first_words() -> None:
+    """No prefix cache can serve one prompt's blocks to another; another run seed makes other text."""
+    maker = PromptMaker(1)
+    texts = [maker.text(50, seed) for seed in range(2000)]
+    again = PromptMaker(1)
+    assert texts == [again.text(50, seed) for seed in range(2000)]
+    assert len({text[:40] for text in texts}) == 2000
+    assert PromptMaker(2).text(50, 9)[60:] != maker.text(50, 9)[60:]
+
+
+def test_a_tokenizer_leaves_only_words_that_are_one_token() -> None:
+    class Short:
+        def count(self, text: str) -> int:
+            return 1 if len(text) <= 5 else 2
+
+    words = PromptMaker(1, tokenizer=Short()).text(2000, 3).split()
+    assert max(map(len, words)) <= 4

@@ -1,0 +1,129 @@
+"""Fitting: parameters known from elsewhere, controls, and what a profile must keep."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from surgeproof.errors import TraceError
+from surgeproof.planning import simulate_pgar
+from surgeproof.records import TracePoint
+from surgeproof.traces.fit import choose_coarse_window, fit_arrivals, fit_marks, fit_profile, shrunk_rates
+from surgeproof.traces.inspection import dispersion
+from surgeproof.traces.profile import ModulatorFit, bundled_profiles, load_profile
+from surgeproof.traces.reader import Trace, read_trace
+
+KNOWN = {
+    # a, rho, k: figures of the fits the model was designed with
+    "AzureLLMInferenceTrace_conv.csv": (131.0, 0.33, 0.9),
+    "AzureLLMInferenceTrace_code.csv": (0.55, 0.76, 1.0),
+    "mooncake_conversation_trace.jsonl": (None, None, 1.0),
+}
+
+
+@pytest.mark.parametrize("name", KNOWN)
+def test_real_traces_give_the_known_parameters(name: str, real_trace: Any) -> None:
+    a, rho, k = KNOWN[name]
+    fitted = fit_profile(read_trace(real_trace(name)), "x", simulate_pgar).arrivals
+    if a is None:
+        assert fitted.modulator is None
+    else:
+        assert fitted.modulator is not None
+        assert fitted.modulator.a == pytest.approx(a, rel=0.03)
+        assert fitted.modulator.rho == pytest.approx(rho, abs=0.02)
+    assert fitted.gap_shape == pytest.approx(k, abs=0.101)
+
+
+def test_poisson_arrivals_yield_no_modulator_and_a_constant_rate() -> None:
+    """The control: the method finds no burst where there is none."""
+    at_s = np.cumsum(np.random.default_rng(3).exponential(0.2, 20_000))
+    fitted = fit_arrivals(at_s, choose_coarse_window(at_s), simulate_pgar)
+    assert fitted.modulator is None
+    rates = np.array(fitted.rates_per_s)
+    assert rates.std() / rates.mean() < 0.03
+
+
+def test_fit_generate_fit_recovers_the_parameters() -> None:
+    """Within the estimator's own bias: taking window means off costs about 1/15 of the correlation."""
+    rates = np.full(120, 4.0)
+    true = ModulatorFit(a=1.5, rho=0.6, z=0)
+    at_s = simulate_pgar(rates, 60.0, 1.0, true, 1.0, np.random.default_rng(5))
+    fitted = fit_arrivals(at_s, 60.0, simulate_pgar).modulator
+    assert fitted is not None
+    assert fitted.a == pytest.approx(1.5, rel=0.15)
+    assert fitted.rho == pytest.approx(0.6, abs=0.08)
+
+
+def test_shrinking_takes_the_poisson_noise_out_of_the_rates() -> None:
+    """n_j - mean is scaled by sqrt((I-1)/I); counts of dispersion 1 become one rate."""
+    counts = np.array([80.0, 120.0, 100.0, 60.0, 140.0])
+    index = counts.var(ddof=1) / counts.mean()
+    rates, factor = shrunk_rates(counts, 10.0)
+    assert factor == pytest.approx(np.sqrt((index - 1) / index))
+    assert rates[0] == pytest.approx((100 + factor * -20) / 10)
+    assert shrunk_rates(np.array([100.0, 101.0, 99.0]), 10.0)[0].std() == 0
+
+
+def test_lengths_follow_the_window_and_keep_their_pairs() -> None:
+    """Two kinds of requests that take turns by minute stay apart in time and as pairs."""
+    rng = np.random.default_rng(1)
+    at_s = np.sort(rng.uniform(0, 3600, 12_000))
+    kind = (at_s // 60).astype(int) % 2
+    pairs = np.where(kind[:, None] == 0, [100, 400], [2000, 20]) + rng.integers(0, 10, (12_000, 2))
+    profile = load_profile("azure-conv")
+    marks = fit_marks(at_s, pairs.astype(np.int64), 60.0)
+    drawn = type(profile)(
+        profile.schema, "x", "pgar", profile.source, profile.arrivals, marks
+    ).draw_lengths(at_s, rng)
+    early, late = drawn[kind == 0], drawn[kind == 1]
+    assert (early[:, 1] > 300).mean() > 0.9
+    assert (late[:, 0] > 1000).mean() > 0.9
+    assert not ((drawn[:, 0] > 1000) & (drawn[:, 1] > 300)).any()
+
+
+def test_a_short_trace_is_refused_with_what_it_lacks() -> None:
+    trace = Trace("short", "surgeproof")
+    trace.points = [TracePoint(at_ns=i * 10**9, input_tokens=1, output_tokens=1, row=i) for i in range(50)]
+    with pytest.raises(TraceError, match="50 requests over 49 s are too few"):
+        fit_profile(trace, "x", simulate_pgar)
+
+
+@pytest.mark.parametrize("name", ["azure-code", "azure-conv", "mooncake-conv"])
+def test_bundled_profiles_load_and_name_source_and_licence(name: str) -> None:
+    assert name in bundled_profiles()
+    profile = load_profile(name)
+    assert profile.source.licence
+    assert len(profile.source.sha256) == 64
+    assert len(profile.marks.mix) >= len(profile.arrivals.rates_per_s)
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("azure-conv", {1: 1.38, 10: 3.87, 60: 16.4, 300: 61.7}),
+        ("mooncake-conv", {1: 1.05, 10: 1.51, 60: 2.86, 300: 8.06}),
+        ("azure-code", {1: 13.2, 10: 71.9, 60: 167, 300: 152}),
+    ],
+)
+def test_bundled_profiles_have_their_traces_dispersion(name: str, expected: dict[int, float]) -> None:
+    """|ln(model/real)| within 0.35 at 1, 10, 60 and 300 s, and the error of a mean of 12 draws (0.06)."""
+    fitted = load_profile(name).arrivals
+    draws = [
+        simulate_pgar(
+            np.array(fitted.rates_per_s),
+            fitted.coarse_window_s,
+            fitted.fine_window_s,
+            fitted.modulator,
+            fitted.gap_shape,
+            np.random.default_rng(seed),
+        )
+        for seed in range(12)
+    ]
+    for window_s, real in expected.items():
+        model = np.mean([dispersion(at_s, float(window_s)) or np.nan for at_s in draws])
+        assert abs(np.log(model / real)) <= 0.35 + 0.06
+
+
+def test_an_unknown_profile_lists_the_bundled_ones() -> None:
+    with pytest.raises(TraceError, match="bundled are azure-code"):
+        load_profile("nonsense")
