@@ -95,8 +95,9 @@ def _fidelity(columns: Mapping[str, Any]) -> list[AuditCheck]:
         remedy = f"the achieved rate is off by {off:.1%}: {_MORE_PROCESSES}"
         checks.append(_check("achieved_rate_error", off, 0.01, "ratio", remedy))
     planned_idc, sent_idc = _dispersion(planned), _dispersion(sent)
-    if planned_idc and sent_idc:
-        off = abs(sent_idc / planned_idc - 1)
+    if planned_idc is not None and sent_idc is not None:
+        # Below Poisson's 1 a share of the planned value would be a share of next to nothing.
+        off = abs(sent_idc - planned_idc) / max(planned_idc, 1.0)
         remedy = f"the sent times are not as bursty as planned (dispersion off by {off:.0%}): {_MORE_PROCESSES}"
         checks.append(_check("dispersion_error", off, 0.05, "ratio", remedy))
     return checks

@@ -109,10 +109,11 @@ def quantile_interval(sorted_values: Floats, q: float, deff: float = 1.0) -> Int
         return float(sorted_values[rank - 1])
 
     high = _first_rank(count, lambda k: shown_at_least(k / deff, effective, q))
-    first_not_low = _first_rank(count, lambda k: not shown_below(k / deff, effective, q))
-    low_rank = (first_not_low or count + 1) - 1
+    # The quantile lies at or above rank l when l - 1 values below it are too few to be likely.
+    low = _first_rank(count, lambda k: not shown_below(k / deff, effective, q))
+    low_is_shown = low is not None and shown_below((low - 1) / deff, effective, q)
     return Interval(
-        at(low_rank) if low_rank >= 1 else None,
+        at(low) if low is not None and low_is_shown else None,
         at(high) if high is not None else None,
     )
 

@@ -23,6 +23,7 @@ NUMBERS = (
 TEXTS = ("request_class", "phase", "outcome", "stamp_source")
 COLUMNS = TIMES + NUMBERS + TEXTS
 _SHED_STATUS = (429, 503)
+_MISSING = np.iinfo(np.int64).min
 
 
 class Measured:
@@ -35,10 +36,10 @@ class Measured:
     def __init__(self, columns: Mapping[str, Any]) -> None:
         self.texts = {name: np.asarray(columns[name], dtype=object) for name in TEXTS}
         self.count = len(self.texts["outcome"])
-        raw = {name: _floats(columns[name]) for name in TIMES}
-        self.origin_ns = float(np.nanmin(raw["intended_at_ns"])) if self.count else 0.0
-        # Epoch nanoseconds do not fit a double exactly: the origin is taken off as integers first.
-        self.times_s = {name: _since(columns[name], int(self.origin_ns)) for name in TIMES}
+        # Epoch nanoseconds do not fit a double exactly: differences are taken as integers.
+        self._times_ns = {name: _integers(columns[name]) for name in TIMES}
+        origin_ns = int(self._times_ns["intended_at_ns"].min()) if self.count else 0
+        self.times_s = {name: _seconds(values, origin_ns) for name, values in self._times_ns.items()}
         self.numbers = {name: _floats(columns[name]) for name in NUMBERS}
         outcome = self.texts["outcome"]
         self.ok: Mask = outcome == "ok"
@@ -67,7 +68,9 @@ class Measured:
             return self.numbers["max_gap_ns"] / 1e6
         end = {"ttft": "first_token_at_ns", "first_answer": "first_answer_at_ns", "e2e": "done_at_ns"}[metric]
         start = "intended_at_ns" if view == "response" else "sent_at_ns"
-        return (self.times_s[end] - self.times_s[start]) * 1e3
+        ends, starts = self._times_ns[end], self._times_ns[start]
+        known = (ends != _MISSING) & (starts != _MISSING)
+        return np.where(known, (ends - np.where(known, starts, ends)) / 1e6, np.nan)
 
     def window_s(self, mask: Mask) -> tuple[float, float]:
         """The load window of some records: first planned time to the last end, seconds."""
@@ -83,5 +86,10 @@ def _floats(values: Any) -> Floats:
     return np.array(values, dtype=np.float64)
 
 
-def _since(values: Any, origin_ns: int) -> Floats:
-    return np.array([np.nan if value is None else (value - origin_ns) / 1e9 for value in values], dtype=np.float64)
+def _integers(values: Any) -> npt.NDArray[np.int64]:
+    return np.array([_MISSING if value is None else value for value in values], dtype=np.int64)
+
+
+def _seconds(values: npt.NDArray[np.int64], origin_ns: int) -> Floats:
+    known = values != _MISSING
+    return np.where(known, (np.where(known, values, origin_ns) - origin_ns) / 1e9, np.nan)

@@ -113,7 +113,7 @@ def parse_rule(text: str) -> Rule:
     share = _SHARE.fullmatch(words)
     if share:
         conditions = tuple(_per_request(text, _match(text, part)) for part in share["conditions"].split(" and "))
-        quantile = float(share["share"]) / 100
+        quantile = round(float(share["share"]) / 100, 12)
         if not 0 < quantile < 1:
             raise RuleError(f"SLO rule {text!r}: the share must lie between 0 % and 100 %")
         return Rule(text, conditions, quantile=quantile)
@@ -130,7 +130,7 @@ def parse_rule(text: str) -> Rule:
             f"'{words} for 99%' for a share of requests"
         )
     if aggregate.startswith("p"):
-        quantile = float(aggregate[1:]) / 100
+        quantile = round(float(aggregate[1:]) / 100, 12)
         if not 0 < quantile < 1:
             raise RuleError(f"SLO rule {text!r}: {aggregate} is not a percentile between p0 and p100")
         return Rule(text, (condition,), quantile=quantile)

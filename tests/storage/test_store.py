@@ -1,0 +1,158 @@
+"""The database: what goes in comes out, errors are sentences, versions are checked."""
+
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from surgeproof.errors import StoreError, UsageError
+from surgeproof.loadgen.spool import HealthSample
+from surgeproof.records import Interval, RuleVerdict, StreamRecord, Verdict
+from surgeproof.slo.measured import COLUMNS
+from surgeproof.storage.queries import (
+    get_run,
+    health_rows,
+    list_runs,
+    plan_rows,
+    record_columns,
+    stored_verdicts,
+    unfinished_runs,
+)
+from surgeproof.storage.store import Store, open_engine, shown_url, to_json
+
+RUN = {
+    "uid": "abc",
+    "name": "test",
+    "started_at_ns": 1_800_000_000_123_456_789,
+    "base_url": "http://x/v1",
+    "model": "m",
+    "endpoint": "chat",
+    "scenario": to_json({"load": {"request_rate": float("inf")}}),
+    "metadata": to_json({"team": "a"}),
+    "environment": to_json({}),
+}
+
+
+def record(index: int, **changes: Any) -> StreamRecord:
+    values = {
+        "plan_index": index,
+        "request_class": "P0",
+        "planned_input_tokens": 10,
+        "planned_output_tokens": 5,
+        "intended_at_ns": 1_800_000_000_000_000_001 + index,
+        "outcome": "ok",
+        "first_token_at_ns": 1_800_000_000_000_000_007 + index,
+        "output_tokens": 5,
+        "warnings": ("a", "b"),
+        "arrivals": b"\x00\x01\x02\x03",
+    }
+    return StreamRecord(**values | changes)
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path}/t.db"
+
+
+def test_records_come_back_to_the_nanosecond_and_only_once(url: str) -> None:
+    """Storing a spool twice changes nothing."""
+    store = Store(url)
+    run_id = store.create_run(RUN)
+    store.add_records(run_id, [record(1), record(0, outcome="error:reset", first_token_at_ns=None)])
+    store.add_records(run_id, [record(1, outcome="changed"), record(2)])
+    columns = record_columns(store.engine, run_id, COLUMNS)
+    assert columns["outcome"] == ["error:reset", "ok", "ok"]
+    assert columns["intended_at_ns"][1] == 1_800_000_000_000_000_002
+    assert columns["first_token_at_ns"] == [None, 1_800_000_000_000_000_008, 1_800_000_000_000_000_009]
+    assert store.stored_indexes(run_id) == {0, 1, 2}
+    assert record_columns(store.engine, run_id, ("warnings", "arrivals"))["warnings"][0] == "a,b"
+
+
+def test_a_run_is_listed_shown_and_finished(url: str) -> None:
+    store = Store(url)
+    run_id = store.create_run(RUN)
+    assert unfinished_runs(store.engine)[0]["id"] == run_id
+    verdict = RuleVerdict(
+        request_class="P0", rule="ttft p99 < 1s", metric="ttft", unit="ms", observed=5.5, bound=1000.0, n=7,
+        interval=Interval(1.0, None), verdict=Verdict.INCONCLUSIVE, reason="too few", attainment=0.5,
+    )  # fmt: skip
+    store.finish_run(run_id, {"state": "finished", "verdict": "INCONCLUSIVE", "summary": to_json({"a": 1})}, [verdict])
+    store.finish_run(run_id, {"exit_code": 4}, [verdict])
+    run = get_run(store.engine, run_id)
+    assert (run["state"], run["exit_code"], run["summary"]) == ("finished", 4, {"a": 1})
+    assert run["scenario"] == {"load": {"request_rate": "inf"}}
+    assert stored_verdicts(run) == (verdict,)
+    assert [(r["id"], r["metadata"]) for r in list_runs(store.engine)] == [(run_id, {"team": "a"})]
+
+
+def test_a_plan_and_health_are_kept(url: str) -> None:
+    store = Store(url)
+    run_id = store.create_run(RUN)
+    rows = np.zeros(3, dtype=[("a", "<i8")])
+    store.save_plan(run_id, rows, "d", 7)
+    store.add_health(run_id, 2, [HealthSample(5, 0.5, 1, 2, 3, 4, 5)])
+    assert (plan_rows(store.engine, run_id) == rows).all()
+    assert get_run(store.engine, run_id)["plan"] == {"digest": "d", "seed": 7, "requests": 3}
+    assert health_rows(store.engine, run_id)[0]["cpu_share"] == 0.5
+
+
+def test_a_missing_run_names_the_newest(url: str) -> None:
+    store = Store(url)
+    with pytest.raises(UsageError, match="holds none"):
+        get_run(store.engine, 1)
+    store.create_run(RUN)
+    with pytest.raises(UsageError, match="newest is 1"):
+        get_run(store.engine, 5)
+
+
+def test_a_database_that_is_not_there_is_not_made_by_reading(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="no database at"):
+        open_engine(f"sqlite:///{tmp_path}/none.db", create=False)
+    assert not (tmp_path / "none.db").exists()
+
+
+def test_a_newer_database_is_refused(url: str, tmp_path: Path) -> None:
+    Store(url).close()
+    connection = sqlite3.connect(tmp_path / "t.db")
+    connection.execute("UPDATE schema_info SET version = 999")
+    connection.commit()
+    connection.close()
+    with pytest.raises(StoreError, match="schema 999, written by a newer Surgeproof"):
+        Store(url)
+
+
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        ("nonsense", "cannot be used"),
+        ("oracle+nonsense://u:secret@h/d", "cannot be used"),
+        ("sqlite:////no/such/folder/x.db", "cannot open database"),
+    ],
+)
+def test_a_url_that_cannot_be_used_is_told_without_its_password(url: str, message: str) -> None:
+    with pytest.raises(StoreError, match=message) as caught:
+        Store(url)
+    assert "secret" not in str(caught.value)
+    assert "secret" not in shown_url(url)
+
+
+def test_a_file_that_is_no_database_is_told(tmp_path: Path) -> None:
+    (tmp_path / "t.db").write_text("this is a text file, and long enough to be looked at as a database page" * 20)
+    with pytest.raises(StoreError, match="not a database"):
+        Store(f"sqlite:///{tmp_path}/t.db")
+
+
+def test_two_writers_share_a_file(url: str) -> None:
+    first, second = Store(url), Store(url)
+    one, other = first.create_run(RUN), second.create_run(RUN | {"uid": "def"})
+    first.add_records(one, [record(i) for i in range(500)])
+    second.add_records(other, [record(i) for i in range(500)])
+    assert len(first.stored_indexes(other)) == 500
+
+
+def test_json_is_strict() -> None:
+    assert to_json({"rate": float("inf")}) == '{"rate": "inf"}'
+    with pytest.raises(ValueError, match="JSON compliant"):
+        to_json({"x": float("nan")})
