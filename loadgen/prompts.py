@@ -11,6 +11,8 @@ import random
 from importlib.resources import files
 from typing import Protocol
 
+from surgeproof.errors import ConfigError
+
 _PASSAGE_WORDS = 200_000
 _NONCE_WORDS = 7
 
@@ -66,12 +68,21 @@ class PromptMaker:
 
 
 class HuggingFaceTokenizer:
-    """A `tokenizer.json` read by the `tokenizers` library (extra `tokenizer`)."""
+    """A `tokenizer.json` read by the `tokenizers` library (extra `tokenizer`).
+
+    Raises:
+        ConfigError: the library is not installed, or the file is no tokenizer.
+    """
 
     def __init__(self, path: str) -> None:
-        from tokenizers import Tokenizer as Library
-
-        self._library = Library.from_file(path)
+        try:
+            from tokenizers import Tokenizer as Library
+        except ModuleNotFoundError as exc:
+            raise ConfigError("a tokenizer needs: pip install 'surgeproof[tokenizer]'") from exc
+        try:
+            self._library = Library.from_file(path)
+        except Exception as exc:  # noqa: BLE001  the library raises bare Exception
+            raise ConfigError(f"cannot read tokenizer {path}: {exc}") from exc
 
     def count(self, text: str) -> int:
         """Number of tokens of the text, without special tokens."""

@@ -93,8 +93,11 @@ def make_run_dir(db_url: str) -> Path:
     path = sqlite_path(db_url)
     root = path.with_name(path.name + ".spool") if path is not None else Path("surgeproof.spool")
     run_dir = (root / uuid.uuid4().hex).absolute()
+    if not root.absolute().parent.is_dir():
+        raise UsageError(f"the folder of database {path} does not exist: make it, or name another with --db")
     try:
-        run_dir.mkdir(parents=True)
+        root.mkdir(exist_ok=True)
+        run_dir.mkdir()
     except OSError as exc:
         raise UsageError(f"cannot make the spool folder {run_dir}: {exc.strerror}") from exc
     return run_dir

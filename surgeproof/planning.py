@@ -19,6 +19,7 @@ from surgeproof.loadgen.plan import (
     pair_lengths,
     replay_times,
 )
+from surgeproof.loadgen.prompts import HuggingFaceTokenizer
 from surgeproof.records import TracePoint
 from surgeproof.traces.profile import ModulatorFit, Profile, load_profile
 from surgeproof.traces.reader import Trace, read_trace
@@ -37,10 +38,12 @@ def plan_scenario(scenario: Scenario) -> Planned:
     """Make the plan.
 
     Raises:
-        ConfigError: the plan is empty, or longer than a day and not confirmed.
+        ConfigError: the tokenizer cannot be read, the plan is empty, or longer than a day and not confirmed.
         TraceError: the trace cannot be read.
     """
     load = scenario.load
+    if load.tokenizer is not None:
+        HuggingFaceTokenizer(load.tokenizer)
     trace = None
     if load.trace is not None:
         trace = read_trace(

@@ -1,0 +1,89 @@
+"""The pages, driven by Streamlit's AppTest over a database with known runs."""
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from streamlit.testing.v1 import AppTest
+
+from surgeproof import webui
+from surgeproof.records import Audit, AuditCheck
+from surgeproof.slo.rules import parse_rules
+from surgeproof.slo.summary import summarise
+from surgeproof.slo.verdict import judge
+from surgeproof.storage.store import Store, to_json
+from tests.slo.columns import measured
+from tests.storage.test_store import RUN, record
+
+PAGES = Path(webui.__file__).parent
+APP = str(PAGES / "app.py")
+
+
+@pytest.fixture
+def database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
+    url = f"sqlite:///{tmp_path}/pages.db"
+    monkeypatch.setenv("SURGEPROOF_DB", url)
+    return Store(url)
+
+
+def finished(store: Store, *, breach: bool = False) -> int:
+    held = measured([120.0] * 400)
+    check = AuditCheck("send_lag_p99", 9.0, 5.0, "ms", not breach, "use --processes 4")
+    audit = Audit((check,))
+    verdicts = judge(held, parse_rules({"P0": ("ttft p99 < 350ms",)}), audit)
+    run_id = store.create_run(RUN | {"uid": f"u{breach}"})
+    store.add_records(run_id, [record(index) for index in range(20)])
+    values: dict[str, Any] = {
+        "state": "finished",
+        "verdict": str(verdicts[0].verdict),
+        "summary": to_json(summarise(held)),
+        "audit": to_json(msgspec.to_builtins(audit)),
+    }
+    store.finish_run(run_id, values, verdicts)
+    return run_id
+
+
+def test_without_a_database_the_page_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SURGEPROOF_DB", f"sqlite:///{tmp_path}/none.db")
+    page = AppTest.from_file(APP, default_timeout=60).run()
+    assert not page.exception
+    assert "run a test first" in page.info[0].value
+
+
+def test_the_list_shows_every_run(database: Store) -> None:
+    finished(database)
+    page = AppTest.from_file(APP, default_timeout=60).run()
+    assert not page.exception
+    table = page.dataframe[0].value
+    assert list(table["run"]) == [1]
+    assert list(table["verdict"]) == ["PASS"]
+    assert list(table["tags"]) == ["team=a"]
+
+
+def test_a_run_shows_verdict_board_and_figures(database: Store) -> None:
+    finished(database)
+    page = AppTest.from_file(str(PAGES / "pages" / "one_run.py"), default_timeout=60).run()
+    assert not page.exception
+    assert page.success[0].value == "PASS"
+    board = page.dataframe[0].value
+    assert list(board["objective"]) == ["ttft p99 < 350ms"]
+    assert list(board["observed"]) == ["120.0 ms"]
+    assert list(board["n"]) == [400]
+    assert page.dataframe[1].value.query("`latency, ms` == 'ttft'")["p50"].iloc[0] == 120.0
+    page.radio[0].set_value("e2e_ms").run()
+    assert not page.exception
+
+
+def test_an_untrustworthy_client_is_shown_first(database: Store) -> None:
+    finished(database, breach=True)
+    page = AppTest.from_file(str(PAGES / "pages" / "one_run.py"), default_timeout=60).run()
+    assert page.error[0].value == "INVALID"
+    assert "--processes 4" in page.warning[0].value
+
+
+def test_a_run_without_a_summary_is_said_to_be_running(database: Store) -> None:
+    database.create_run(RUN)
+    page = AppTest.from_file(str(PAGES / "pages" / "one_run.py"), default_timeout=60).run()
+    assert not page.exception
+    assert "still running" in page.info[0].value
