@@ -81,7 +81,7 @@ class HuggingFaceTokenizer:
             raise ConfigError("a tokenizer needs: pip install 'surgeproof[tokenizer]'") from exc
         try:
             self._library = Library.from_file(path)
-        except Exception as exc:  # noqa: BLE001  the library raises bare Exception
+        except Exception as exc:
             raise ConfigError(f"cannot read tokenizer {path}: {exc}") from exc
 
     def count(self, text: str) -> int:

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import gevent
+import locust.stats
 import msgspec
 from gevent.event import Event
 from locust import LoadTestShape, User, constant, events, task
@@ -38,6 +39,7 @@ logger = logging.getLogger(__name__)
 _LEAD_LOCAL_S = 0.15  # Locust takes some 60 ms to spawn its first users
 _LEAD_DISTRIBUTED_S = 1.0
 _INTERRUPT_PATIENCE_S = 1.5
+_CSV_INTERVAL_S = 0.2
 
 
 class Conductor(Protocol):
@@ -391,6 +393,9 @@ class Session:
             code = exc.exit_code
         if code is not None:
             self.environment.process_exit_code = code
+        if getattr(self.environment.parsed_options, "csv_prefix", None):
+            # Locust writes its CSV at intervals and not at the end: let it write the last requests.
+            gevent.sleep(2 * _CSV_INTERVAL_S)
 
     # -- the working side -----------------------------------------------------------------------
 
@@ -459,6 +464,7 @@ class Session:
 
 def install(conductor: Conductor) -> None:
     """Hook into Locust; called once by the locustfile."""
+    locust.stats.CSV_STATS_INTERVAL_SEC = _CSV_INTERVAL_S
 
     @events.init_command_line_parser.add_listener
     def add_arguments(parser: Any, **_: Any) -> None:

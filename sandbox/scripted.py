@@ -131,7 +131,9 @@ class ScriptedServer:
             length = sum(len(data) for _, data in chunks)
             headers.setdefault("Content-Length", str(length if exchange["complete_body"] else length + 100))
         lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
-        connection.sendall(f"HTTP/{exchange['http_version']} {exchange['http_status']} Scripted\r\n{lines}\r\n".encode())
+        connection.sendall(
+            f"HTTP/{exchange['http_version']} {exchange['http_status']} Scripted\r\n{lines}\r\n".encode()
+        )
         due = time.monotonic()
         for delay_s, data in chunks:
             due += delay_s

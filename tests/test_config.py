@@ -80,7 +80,10 @@ def test_an_unlimited_rate_under_a_cap_is_a_closed_loop() -> None:
     assert found.load.concurrency == (8,)
 
 
-@pytest.mark.parametrize(("text", "seconds"), [("60", 60), (60, 60), ("60s", 60), ("5m", 300), ("1h30m", 5400), ("250ms", 0.25), ("1.5 s", 1.5)])
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("60", 60), (60, 60), ("60s", 60), ("5m", 300), ("1h30m", 5400), ("250ms", 0.25), ("1.5 s", 1.5)],
+)
 def test_durations_are_read(text: Any, seconds: float) -> None:
     assert parse_duration_s(text, "x") == seconds
 

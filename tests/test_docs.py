@@ -21,7 +21,11 @@ ALL = "\n".join([*DOCS.values(), (ROOT / "README.md").read_text("utf-8")])
 def commands(group: click.Group, prefix: str = "surgeproof") -> list[tuple[str, click.Command]]:
     found: list[tuple[str, click.Command]] = []
     for name, command in group.commands.items():
-        found += commands(command, f"{prefix} {name}") if isinstance(command, click.Group) else [(f"{prefix} {name}", command)]
+        found += (
+            commands(command, f"{prefix} {name}")
+            if isinstance(command, click.Group)
+            else [(f"{prefix} {name}", command)]
+        )
     return found
 
 

@@ -47,7 +47,13 @@ def test_the_wheel_installs_one_name_and_holds_its_data(tmp_path: Path) -> None:
     (wheel,) = tmp_path.glob("*.whl")
     names = zipfile.ZipFile(wheel).namelist()
     assert {name.partition("/")[0] for name in names if ".dist-info" not in name} == {"surgeproof"}
-    for needed in ("loadgen/words.txt", "traces/profiles/azure-conv.json", "demo.yaml", "loadgen/locustfile.py", "webui/pages/runs.py"):
+    for needed in (
+        "loadgen/words.txt",
+        "traces/profiles/azure-conv.json",
+        "demo.yaml",
+        "loadgen/locustfile.py",
+        "webui/pages/runs.py",
+    ):
         assert f"surgeproof/{needed}" in names
 
 

@@ -50,7 +50,10 @@ def test_a_trace_is_replayed_on_time_and_judged(sim: SimProcess, tmp_path: Path)
     result = surgeproof("run", "replay.yaml", "--base-url", sim.base_url, "--json", cwd=tmp_path)
     assert result.returncode == 0, result.stdout + result.stderr
     shown = json.loads(result.stdout)
-    found = rows(tmp_path / "surgeproof.db", "SELECT plan_index, intended_at_ns, sent_at_ns, outcome, output_tokens FROM records ORDER BY 1")
+    found = rows(
+        tmp_path / "surgeproof.db",
+        "SELECT plan_index, intended_at_ns, sent_at_ns, outcome, output_tokens FROM records ORDER BY 1",
+    )
     assert [row[0] for row in found] == list(range(60))
     assert {row[3] for row in found} == {"ok"}
     assert {row[4] for row in found} == {5}
@@ -184,7 +187,10 @@ def test_headless_locust_works_literally(sim: SimProcess, tmp_path: Path) -> Non
     assert result.returncode == 0, result.stdout + result.stderr
     stats = (tmp_path / "baseline_stats.csv").read_text().splitlines()
     of_class = {line.split(",")[1]: int(line.split(",")[2]) for line in stats if line.startswith("POST")}
-    stored = rows(tmp_path / "surgeproof.db", "SELECT 'chat ' || request_class, count(*) FROM records WHERE outcome = 'ok' GROUP BY 1")
+    stored = rows(
+        tmp_path / "surgeproof.db",
+        "SELECT 'chat ' || request_class, count(*) FROM records WHERE outcome = 'ok' GROUP BY 1",
+    )
     assert of_class == dict(stored)
     assert set(of_class) == {"chat P0", "chat P1", "chat P2"}
     assert (tmp_path / "report.html").stat().st_size > 10_000

@@ -57,5 +57,3 @@ def ask(client: Client, body: dict[str, Any] | None = None, endpoint: str = "cha
 
 def ms_since_sent(exchange: Exchange, at_ns: int | None) -> float | None:
     return None if at_ns is None or exchange.sent_at_ns is None else (at_ns - exchange.sent_at_ns) / 1e6
-
-

@@ -18,7 +18,9 @@ STREAMS = [
 SSE = {"content-type": "text/event-stream"}
 
 
-def read(*chunks: str | bytes, status: int = 200, headers: dict[str, str] | None = None, **options: Any) -> StreamReader:
+def read(
+    *chunks: str | bytes, status: int = 200, headers: dict[str, str] | None = None, **options: Any
+) -> StreamReader:
     """Feed chunks 10 ms apart, the first at 10 ms."""
     reader = StreamReader(64, keep_text=True, **options)
     reader.on_head(status, SSE if headers is None else headers, 1_000_000)
@@ -121,7 +123,9 @@ def test_json_with_an_event_stream_content_type_is_read_as_json() -> None:
     assert read('{"error": {"message": "no"}}').outcome() == "error:server_event"
 
 
-@pytest.mark.parametrize("value", [None, 3, [], "x", {"choices": 7}, {"choices": [None, 4]}, {"choices": [{"delta": 5}]}])
+@pytest.mark.parametrize(
+    "value", [None, 3, [], "x", {"choices": 7}, {"choices": [None, 4]}, {"choices": [{"delta": 5}]}]
+)
 def test_odd_json_never_raises(value: Any) -> None:
     """The worst server costs one record."""
     reader = read(f"data: {json.dumps(value)}\n\n" + DONE)
@@ -130,13 +134,26 @@ def test_odd_json_never_raises(value: Any) -> None:
 
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
-    lambda inner: st.lists(inner, max_size=3)
-    | st.dictionaries(
-        st.sampled_from(
-            ["choices", "delta", "content", "usage", "index", "finish_reason", "error", "tool_calls", "function", "text"]
-        ),
-        inner,
-        max_size=4,
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(
+                [
+                    "choices",
+                    "delta",
+                    "content",
+                    "usage",
+                    "index",
+                    "finish_reason",
+                    "error",
+                    "tool_calls",
+                    "function",
+                    "text",
+                ]
+            ),
+            inner,
+            max_size=4,
+        )
     ),
     max_leaves=12,
 )

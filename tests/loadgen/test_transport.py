@@ -83,7 +83,9 @@ def test_an_unknown_certificate_is_refused_unless_told_otherwise(server_tls: ssl
     assert accepted.outcome() == "ok"
 
 
-def test_a_client_certificate_is_shown(authority: trustme.CA, server_tls: ssl.SSLContext, ca_file: str, tmp_path: Path) -> None:
+def test_a_client_certificate_is_shown(
+    authority: trustme.CA, server_tls: ssl.SSLContext, ca_file: str, tmp_path: Path
+) -> None:
     """The server demands one."""
     authority.configure_trust(server_tls)
     server_tls.verify_mode = ssl.CERT_REQUIRED

@@ -19,7 +19,10 @@ def test_the_client_is_right_on_the_wire(case: dict[str, Any]) -> None:
     """Outcome, text, tokens, times and warnings are those of the case."""
     options = case.get("client", {})
     timeouts = Timeouts(read_s=options.get("idle_timeout_ms", 5000) / 1000)
-    with ScriptedServer([case, *case.get("then", [])]) as server, client_of(server.base_url, timeouts=timeouts) as client:
+    with (
+        ScriptedServer([case, *case.get("then", [])]) as server,
+        client_of(server.base_url, timeouts=timeouts) as client,
+    ):
         began = time.monotonic()
         exchanges = [ask(client, _body(case), case["endpoint"]) for _ in range(options.get("requests", 1))]
         took_ms = (time.monotonic() - began) * 1000

@@ -122,7 +122,13 @@ def test_equal_seeds_give_equal_histories() -> None:
 
 
 @pytest.mark.parametrize(
-    ("pairs", "message"), [({"fire": "0.1"}, "unknown fault"), ({"reset": "2"}, "between 0 and 1"), ({"reset": "x"}, "between"), ({"reset": "0.7", "stall": "0.7"}, "more than 1")]
+    ("pairs", "message"),
+    [
+        ({"fire": "0.1"}, "unknown fault"),
+        ({"reset": "2"}, "between 0 and 1"),
+        ({"reset": "x"}, "between"),
+        ({"reset": "0.7", "stall": "0.7"}, "more than 1"),
+    ],
 )
 def test_faults_are_checked(pairs: dict[str, str], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
@@ -130,7 +136,9 @@ def test_faults_are_checked(pairs: dict[str, str], message: str) -> None:
 
 
 def post(base_url: str, path: str, body: dict[str, Any]) -> tuple[int, str]:
-    request = urllib.request.Request(f"{base_url}{path}", json.dumps(body).encode(), {"Content-Type": "application/json"})
+    request = urllib.request.Request(
+        f"{base_url}{path}", json.dumps(body).encode(), {"Content-Type": "application/json"}
+    )
     try:
         with urllib.request.urlopen(request, timeout=20) as reply:
             return reply.status, reply.read().decode()
@@ -147,7 +155,13 @@ def test_a_stream_is_role_deltas_finish_usage_done(sim: SimProcess) -> None:
     assert status == 200
     assert events[-1] == "[DONE]"
     assert chunks[0]["choices"][0]["delta"] == {"role": "assistant", "content": ""}
-    assert [bool(c["choices"] and c["choices"][0]["delta"].get("content")) for c in chunks] == [False, True, True, False, False]
+    assert [bool(c["choices"] and c["choices"][0]["delta"].get("content")) for c in chunks] == [
+        False,
+        True,
+        True,
+        False,
+        False,
+    ]
     assert chunks[3]["choices"][0]["finish_reason"] == "length"
     assert chunks[4]["usage"] | {"prompt_tokens_details": None} == {
         "prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5, "prompt_tokens_details": None
@@ -165,7 +179,11 @@ def test_completions_models_health_and_metrics_answer(sim: SimProcess) -> None:
 
 @pytest.mark.parametrize(
     ("body", "status"),
-    [({"messages": []}, 400), ({"messages": [{"content": "x"}], "model": "no"}, 404), ({"messages": [{"content": "x"}], "max_tokens": 10**7}, 400)],
+    [
+        ({"messages": []}, 400),
+        ({"messages": [{"content": "x"}], "model": "no"}, 404),
+        ({"messages": [{"content": "x"}], "max_tokens": 10**7}, 400),
+    ],
 )
 def test_bad_requests_are_refused(sim: SimProcess, body: dict[str, Any], status: int) -> None:
     code, text = post(sim.base_url, "/chat/completions", body)

@@ -13,7 +13,9 @@ def test_the_incomplete_beta_function_is_scipys(x: float, a: float, b: float) ->
     assert intervals.beta_cdf(x, a, b) == pytest.approx(stats.beta.cdf(x, a, b), rel=1e-8, abs=1e-12)
 
 
-@pytest.mark.parametrize(("hits", "count"), [(0, 10), (10, 10), (3, 10), (299, 300), (9_990, 10_000), (500_000, 1_000_000)])
+@pytest.mark.parametrize(
+    ("hits", "count"), [(0, 10), (10, 10), (3, 10), (299, 300), (9_990, 10_000), (500_000, 1_000_000)]
+)
 def test_share_bounds_are_clopper_and_pearsons(hits: int, count: int) -> None:
     """Each end holds with 95 % confidence: the ends of SciPy's exact 90 % interval."""
     exact = stats.binomtest(hits, count).proportion_ci(0.90, "exact")

@@ -177,9 +177,7 @@ def test_a_throughput_rule_uses_the_load_window() -> None:
 def test_response_counts_from_the_plan_and_service_from_the_send() -> None:
     """10 requests a second into one slot of 500 ms: 500 + 400 i ms, mean 1,900, and 500 each."""
     sent = [1_800_000_000_000_000_000 + i * 500_000_000 for i in range(8)]
-    held = measured(
-        [None] * 8, every_ms=100.0, e2e_ms=[500.0 + 400.0 * i for i in range(8)], sent_at_ns=sent
-    )
+    held = measured([None] * 8, every_ms=100.0, e2e_ms=[500.0 + 400.0 * i for i in range(8)], sent_at_ns=sent)
     figures = summarise(held)["classes"]["all"]
     assert figures["latency_ms"]["e2e"]["mean"] == pytest.approx(1900.0)
     assert figures["latency_ms"]["e2e"]["max"] == pytest.approx(3300.0)

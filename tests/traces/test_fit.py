@@ -72,9 +72,7 @@ def test_lengths_follow_the_window_and_keep_their_pairs() -> None:
     pairs = np.where(kind[:, None] == 0, [100, 400], [2000, 20]) + rng.integers(0, 10, (12_000, 2))
     profile = load_profile("azure-conv")
     marks = fit_marks(at_s, pairs.astype(np.int64), 60.0)
-    drawn = type(profile)(
-        profile.schema, "x", "pgar", profile.source, profile.arrivals, marks
-    ).draw_lengths(at_s, rng)
+    drawn = type(profile)(profile.schema, "x", "pgar", profile.source, profile.arrivals, marks).draw_lengths(at_s, rng)
     early, late = drawn[kind == 0], drawn[kind == 1]
     assert (early[:, 1] > 300).mean() > 0.9
     assert (late[:, 0] > 1000).mean() > 0.9
