@@ -63,7 +63,10 @@ def test_burstgpt_is_read_in_both_forms_and_failed_rows_are_dropped_by_name(tmp_
 
 
 def test_our_own_format_carries_classes(tmp_path: Path) -> None:
-    text = '{"at_s": 0, "input_tokens": 1, "output_tokens": 2, "request_class": "P2"}\n{"at_s": 0.25, "input_tokens": 3, "output_tokens": 4}'
+    text = (
+        '{"at_s": 0, "input_tokens": 1, "output_tokens": 2, "request_class": "P2"}\n'
+        '{"at_s": 0.25, "input_tokens": 3, "output_tokens": 4}'
+    )
     points = read_trace(written(tmp_path, text)).points
     assert [(p.at_ns, p.request_class) for p in points] == [(0, "P2"), (250_000_000, None)]
 
