@@ -4,6 +4,7 @@ Imports are inside the commands, so that `--help` answers at once.
 """
 
 import os
+import shutil
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -463,11 +464,12 @@ def demo(duration: str, db: str) -> None:
     with SimProcess() as sim:
         scenario = load_scenario(DEMO_SCENARIO, overrides | {"target.base_url": sim.base_url})
         code = _run(scenario, _secrets(None, ()), db, DEMO_SCENARIO, as_json=False)
+    program = "surgeproof" if shutil.which("surgeproof") else sys.argv[0]
     click.echo(
         "\nThat was Surgeproof on its own simulated engine. Next:\n"
-        f"  surgeproof runs show 1 --db {_shown(db)}\n"
-        f"  surgeproof ui --db {_shown(db)}\n"
-        "  surgeproof run --profile azure-conv --base-url http://YOUR-HOST:8000/v1 --duration 60s"
+        f"  {program} runs list --db {_shown(db)}\n"
+        f"  {program} ui --db {_shown(db)}\n"
+        f"  {program} run --profile azure-conv --base-url http://YOUR-HOST:8000/v1 --duration 60s"
     )
     sys.exit(code)
 
