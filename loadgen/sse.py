@@ -12,17 +12,12 @@ event that the body's end cut off before its blank line, because real servers le
     end-of-line = CR LF / CR / LF
 """
 
-from typing import NamedTuple
-
 _BOM = b"\xef\xbb\xbf"
 DEFAULT_MAX_EVENT_BYTES = 64 * 1024 * 1024
 
 
-class SseEvent(NamedTuple):
-    """One dispatched event: its name (None for the default) and the joined data bytes."""
-
-    name: bytes | None
-    data: bytes
+SseEvent = tuple[bytes | None, bytes]
+"""One dispatched event: its name (None for the default) and the joined data bytes."""
 
 
 class EventTooLongError(Exception):
@@ -79,7 +74,7 @@ class SseParser:
         for block in blocks:
             if block[:6] == b"data: " and b"\n" not in block:
                 if len(block) > 6:
-                    events.append(SseEvent(None, block[6:]))
+                    events.append((None, block[6:]))
             else:
                 events += _events_of(block)
         return events
@@ -124,8 +119,8 @@ def _events_of(block: bytes) -> list[SseEvent]:
         elif field == b"event":
             name = value
         elif field == b"error":
-            events.append(SseEvent(b"error", value))
+            events.append((b"error", value))
     joined = b"\n".join(data)
     if joined:
-        events.append(SseEvent(name, joined))
+        events.append((name, joined))
     return events

@@ -343,6 +343,7 @@ class Connection:
         self._at_ns = 0
         self._tls: ssl.SSLObject | None = None
         self._received = False
+        self._pieces: list[bytes] = []
         self._new_message()
         self._parser = httptools.HttpResponseParser(self)
         self._tunnelling = False
@@ -584,6 +585,7 @@ class Connection:
                 exchange.stamp_source = source
             elif held != source:
                 exchange.stamp_source = "mixed"
+        self._pieces.clear()
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade:
@@ -593,6 +595,10 @@ class Connection:
                 self._fault("error:malformed", f"the reply is not HTTP/1.1: {exc}")
         if self.closed:
             return
+        if self._pieces:
+            # One read may hold many chunks: the reader gets them as the one arrival that they were.
+            body = self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
+            exchange.reader.on_body(body, self._at_ns)
         if self._message_done:
             self._message_done = False
             self._answered(exchange)
@@ -650,8 +656,7 @@ class Connection:
 
     def on_body(self, data: bytes) -> None:
         """A piece of the body, framing removed."""
-        if self.exchange is not None and not self._tunnelling:
-            self.exchange.reader.on_body(data, self._at_ns)
+        self._pieces.append(data)
 
     def on_message_complete(self) -> None:
         """The reply has ended as its framing says."""
