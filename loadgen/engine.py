@@ -25,7 +25,7 @@ from surgeproof.loadgen.prompts import HuggingFaceTokenizer, PromptMaker
 from surgeproof.loadgen.sender import CANCELLED, RequestForm, Sender, unsent_record
 from surgeproof.loadgen.spool import Batch, HealthSample, SpoolWriter, spool_path
 from surgeproof.loadgen.timer import WakeTimer
-from surgeproof.loadgen.transport import Client, Exchange, Target
+from surgeproof.loadgen.transport import NEVER_NS, Client, Exchange, Target
 from surgeproof.records import Phase, RequestPlan, StreamRecord
 
 PLAN_FILE = "plan.npy"
@@ -118,11 +118,9 @@ class Engine:
 
     def start(self, start_at_ns: int) -> None:
         """Let the load begin: `start_at_ns` is the plan's 0 on the run's clock."""
-        # What is there now stays; what a load makes is freed by reference counts, so full collections,
-        # which would stop the loop for tens of milliseconds, are put off for good.
+        # What a load makes is freed by reference counts; collections would stop the loop for tens of ms.
         gc.collect()
-        gc.freeze()
-        gc.set_threshold(10_000, 20, 1_000_000)
+        gc.disable()
         self.start_at_ns = start_at_ns
         self._health = _Health(self)
         self._flusher = gevent.spawn(self._flush_regularly)
@@ -241,6 +239,7 @@ class Engine:
         self.flush(ended=True)
         self._spool.close()
         self.client.close()
+        gc.enable()
         self.finished.set()
 
 
@@ -256,6 +255,7 @@ class _OpenLoop:
         self._capped = False
         self._timer = WakeTimer(engine.client.loop, self._fire)
         self._preparer = gevent.spawn(self._prepare_ahead)
+        engine.client.on_due = self._fire
         for _ in range(_PREPARE_AHEAD):
             if not self._prepare():
                 break
@@ -269,6 +269,7 @@ class _OpenLoop:
 
     def close(self, reason: str) -> None:
         """Record what was never sent."""
+        self._engine.client.on_due = None
         self._timer.close()
         self._preparer.kill()
         engine = self._engine
@@ -304,13 +305,16 @@ class _OpenLoop:
     def _set_timer(self) -> None:
         if self._ready and not self._engine.stopping:
             clock = self._engine.clock
-            self._timer.set(self._ready[0][1] - clock.anchor_ns, time.monotonic_ns())
+            due_ns = self._ready[0][1] - clock.anchor_ns
+            self._engine.client.next_due_ns = due_ns
+            self._timer.set(due_ns, time.monotonic_ns())
 
     def _fire(self) -> None:
         engine = self._engine
         if engine.stopping:
             return
         in_flight = engine.client.in_flight
+        engine.client.next_due_ns = NEVER_NS
         self._capped = False
         while True:
             if not self._ready and (self._exhausted or not self._prepare()):

@@ -430,6 +430,19 @@ def show(run_id: int, db: str, as_json: bool) -> None:
 
 
 @cli.command()
+@db_option
+def recover(db: str) -> None:
+    """Store and judge what killed runs left behind."""
+    from surgeproof.ci.board import print_result
+    from surgeproof.run import recover_runs
+
+    results = recover_runs(db)
+    for result in results:
+        print_result(result)
+    click.echo(f"{len(results)} runs recovered.")
+
+
+@cli.command()
 @click.option("--host", default="127.0.0.1", show_default=True)
 @click.option("--port", default=8000, show_default=True, help="0 for any free one.")
 @click.option("--model", default="sim-8b", show_default=True, help="Name that the endpoint gives its model.")

@@ -5,6 +5,7 @@ spools what it measures, `RunInProgress.collect` moves spools into the database,
 `run_scenario` does all three for `surgeproof run`; `LocustConductor` does them for a bare `locust -f`.
 """
 
+import fcntl
 import os
 import shutil
 import signal
@@ -12,7 +13,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import msgspec
 
@@ -39,8 +40,8 @@ from surgeproof.slo.measured import COLUMNS, Measured
 from surgeproof.slo.rules import Rule, parse_rules
 from surgeproof.slo.summary import summarise
 from surgeproof.slo.verdict import judge, overall
-from surgeproof.storage.queries import record_columns
-from surgeproof.storage.store import Store, to_json
+from surgeproof.storage.queries import record_columns, unfinished_runs
+from surgeproof.storage.store import Store, open_engine, to_json
 
 EXIT_SIGINT = 130
 EXIT_SIGTERM = 143
@@ -74,6 +75,7 @@ class RunInProgress:
         self.store, self.run_id, self.spec, self.plan, self.rules = store, run_id, spec, plan, rules
         self.run_dir = Path(spec.run_dir)
         self.health: dict[int, list[HealthSample]] = {}
+        self._lock = _hold(self.run_dir)
         self._readers: dict[Path, SpoolReader] = {}
 
     def collect(self) -> list[StreamRecord]:
@@ -125,6 +127,7 @@ class RunInProgress:
             verdicts,
         )
         self.store.close()
+        self._lock.close()
         shutil.rmtree(self.run_dir, ignore_errors=True)
         return RunResult(self.run_id, verdict, tuple(verdicts), audit, summary, code)
 
@@ -197,6 +200,44 @@ def begin_run(
     return RunInProgress(store, run_id, spec, planned.plan, rules), tuple(notes)
 
 
+def recover_runs(db_url: str) -> list[RunResult]:
+    """Store and judge what killed runs left in their spools; runs that are still alive are let be.
+
+    Raises:
+        StoreError: there is no such database, or it cannot be written.
+    """
+    open_engine(db_url, create=False).dispose()
+    found = unfinished_runs(open_engine(db_url))
+    results = []
+    for row in found:
+        run_dir = Path(row["spool"] or "")
+        if not row["spool"] or not (run_dir / SPEC_FILE).exists():
+            continue
+        spec = msgspec.json.decode((run_dir / SPEC_FILE).read_bytes(), type=RunSpec)
+        plan = Plan.load(run_dir / PLAN_FILE)
+        try:
+            run = RunInProgress(Store(db_url), row["id"], spec, plan, parse_rules(spec.scenario.slo))
+        except BlockingIOError:
+            continue
+        results.append(run.complete(RunState.INTERRUPTED, EXIT_INVALID))
+    return results
+
+
+def _hold(run_dir: Path) -> IO[bytes]:
+    """Lock a run's folder for as long as we live; the kernel lets go of it even when we are killed.
+
+    Raises:
+        BlockingIOError: another process holds it.
+    """
+    lock = (run_dir / "lock").open("wb")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        lock.close()
+        raise
+    return lock
+
+
 def run_scenario(
     locust: LocustProcess,
     scenario: Scenario,
@@ -249,6 +290,8 @@ def _follow(
     on_progress: Callable[[list[StreamRecord]], None],
 ) -> None:
     """Store and show what comes, until Locust ends or the user has had enough."""
+    # Storing can wait, sending cannot: on a busy host the workers go first.
+    os.nice(10)
     deadline: float | None = None
     while locust.exit_code() is None:
         on_progress(run.collect())
