@@ -28,7 +28,7 @@ def decoder_for(content_encoding: str) -> Decode | None:
         CodingError: a coding is unknown; the message names it.
     """
     codings = [name.strip().lower() for name in content_encoding.split(",")]
-    steps = [_step(name) for name in reversed(codings) if name not in ("", "identity")]
+    steps = [_step(name) for name in reversed(codings) if name not in ("", "identity", "none", "utf-8")]
     if not steps:
         return None
 
@@ -48,7 +48,7 @@ def _step(name: str) -> Decode:
     if name == "br":
         return _guard(brotli.Decompressor().process, name, brotli.error)
     if name == "zstd":
-        return _guard(zstd.ZstdDecompressor().decompress, name, zstd.ZstdError)
+        return _guard(_ZstdStep(), name, zstd.ZstdError)
     raise CodingError(f"content coding {name!r} is not supported")
 
 
@@ -68,17 +68,37 @@ class _ZlibStep:
     def __init__(self, wbits: int, name: str) -> None:
         self._wbits, self._name = wbits, name
         self._inflate = zlib.decompressobj(wbits)
+        self._members = 0
 
     def __call__(self, data: bytes) -> bytes:
         out = []
-        try:
-            while data:
-                if self._inflate.eof:
-                    self._inflate = zlib.decompressobj(self._wbits)
+        while data:
+            if self._inflate.eof:
+                self._inflate, self._members = zlib.decompressobj(self._wbits), self._members + 1
+            try:
                 out.append(self._inflate.decompress(data))
-                data = self._inflate.unused_data
-        except zlib.error as exc:
-            raise CodingError(f"the body is not valid {self._name}: {exc}") from exc
+            except zlib.error as exc:
+                if self._members:
+                    # Padding after a whole member is no part of the answer.
+                    break
+                raise CodingError(f"the body is not valid {self._name}: {exc}") from exc
+            data = self._inflate.unused_data
+        return b"".join(out)
+
+
+class _ZstdStep:
+    """Zstandard frames, any number in a row (RFC 8878)."""
+
+    def __init__(self) -> None:
+        self._frame = zstd.ZstdDecompressor()
+
+    def __call__(self, data: bytes) -> bytes:
+        out = []
+        while data:
+            if self._frame.eof:
+                self._frame = zstd.ZstdDecompressor()
+            out.append(self._frame.decompress(data))
+            data = self._frame.unused_data if self._frame.eof else b""
         return b"".join(out)
 
 

@@ -299,7 +299,7 @@ class _OpenLoop:
                     self._set_timer()
                 gevent.sleep(0)
             else:
-                gevent.sleep(0.002)
+                gevent.sleep(0.01)
         self._finish_if_done()
 
     def _set_timer(self) -> None:

@@ -4,6 +4,7 @@ Builds the request's body, hands it to the transport and turns the finished exch
 `StreamRecord`. Also remembers, for the endpoint, that it refuses `stream_options`.
 """
 
+import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +15,8 @@ from surgeproof.loadgen.prompts import PromptMaker
 from surgeproof.loadgen.stream import StreamReader, pack_arrivals
 from surgeproof.loadgen.transport import Client, Exchange
 from surgeproof.records import RequestPlan, StreamRecord
+
+logger = logging.getLogger(__name__)
 
 PATHS = {"chat": "/chat/completions", "completions": "/completions"}
 NOT_SENT = "not_sent"
@@ -53,7 +56,10 @@ class RequestForm:
             body["ignore_eos"] = True
         if request_class in self.priorities:
             body["priority"] = self.priorities[request_class]
-        return body | target.extra_body
+        body |= target.extra_body
+        if not include_usage:
+            body.pop("stream_options", None)
+        return body
 
 
 class Sender:
@@ -108,12 +114,23 @@ class Sender:
                 self.client.target.include_usage = False
                 again_with(self.client, exchange, self.payload(plan))
             else:
-                on_record(self.record(plan, exchange, intended_at_ns, phase, step), exchange)
+                on_record(self._safe_record(plan, exchange, intended_at_ns, phase, step), exchange)
 
         fixed = self.form.target.ignore_eos or "min_tokens" in self.form.target.extra_body
         exchange = Exchange(payload, lambda: StreamReader(plan.output_tokens, fixed_length=fixed), done)
         self.client.start(exchange)
         return exchange
+
+    def _safe_record(
+        self, plan: RequestPlan, exchange: Exchange, intended_at_ns: int, phase: str, step: int
+    ) -> StreamRecord:
+        """A record even when a reply was too odd for us: the plan must not look unsent."""
+        try:
+            return self.record(plan, exchange, intended_at_ns, phase, step)
+        except Exception as exc:
+            logger.exception("error in the client while describing a reply")
+            record = unsent_record(plan, intended_at_ns, self.worker, phase, f"the client failed: {exc!r}")
+            return msgspec.structs.replace(record, outcome="error:client_resource", sent_at_ns=exchange.sent_at_ns)
 
     def record(self, plan: RequestPlan, exchange: Exchange, intended_at_ns: int, phase: str, step: int) -> StreamRecord:
         """The record of a finished exchange."""
@@ -171,7 +188,7 @@ def refused_stream_options(exchange: Exchange) -> bool:
     return (
         reader.http_status in (400, 422)
         and "stream_options" in (reader.error or "")
-        and b'"stream_options"' in exchange.payload
+        and "stream_options_refused" not in reader.warnings
     )
 
 

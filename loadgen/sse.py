@@ -48,11 +48,11 @@ class SseParser:
         """
         if self._at_start:
             data = self._without_bom(data)
-        if not self._held and not self._skip_lf and data[:6] == b"data: " and data[-2:] == b"\n\n":
-            # Most reads are one whole event of one line: the quick way for them.
-            size = len(data)
-            if size > 8 and data.find(b"\n") == size - 2 and b"\r" not in data:
-                return [(None, data[6:-2])]
+        return self._feed(data)
+
+    def _feed(self, data: bytes) -> list[SseEvent]:
+        if not self._held and not self._skip_lf and _is_one_plain_event(data):
+            return [(None, data[6:-2])]
         if self._skip_lf and data:
             # A CR has already ended the line; the LF of a CRLF cut between two reads is no second end.
             self._skip_lf = False
@@ -106,6 +106,12 @@ class SseParser:
         self._held = []
         self._at_start = False
         return head[3:] if head.startswith(_BOM) else head
+
+
+def _is_one_plain_event(data: bytes) -> bool:
+    """Most reads are one whole event of one line; for them there is a short way."""
+    size = len(data)
+    return data[:6] == b"data: " and size > 8 and data.find(b"\n") == size - 2 and data[-1] == 10 and b"\r" not in data
 
 
 def _events_of(block: bytes) -> list[SseEvent]:

@@ -17,9 +17,11 @@ from surgeproof.loadgen.sse import DEFAULT_MAX_EVENT_BYTES, EventTooLongError, S
 EXCERPT_CHARS = 300
 MAX_PLAIN_BODY_BYTES = 64 * 1024 * 1024
 _REASONING_KEYS = ("reasoning_content", "reasoning", "thinking", "reasoning_text")
-_OTHER_OUTPUT_KEYS = ("refusal", "audio")
+_OTHER_OUTPUT_KEYS = ("refusal", "audio", "reasoning_details")
 _ABORT_REASONS = frozenset({"abort", "aborted", "error", "cancelled", "canceled"})
-_ERROR_KEYS = ("error", "errors", "error_code", "error_msg", "error_message", "detail")
+_ERROR_KEYS = ("error", "errors", "error_code", "error_msg", "error_message")
+_MOST_TOKENS = 2**53
+_NAME_CHARS = 100
 _decode_json = msgspec.json.Decoder().decode
 
 
@@ -83,6 +85,9 @@ class StreamReader:
         self._server_error = False
         self._malformed = False
         self._location: str | None = None
+        self._last_read_at_ns = 0
+        self._head_of_body = b""
+        self._other_choices = False
         self._texts: dict[int, list[str]] = {}
         self._reasonings: list[str] = []
         self._tool_arguments: list[str] = []
@@ -95,8 +100,8 @@ class StreamReader:
         """The response head is complete. `headers` has lower-case names."""
         self.http_status = status
         self.headers_at_ns = at_ns
-        self.request_id = headers.get("x-request-id")
-        self.server_timing = headers.get("server-timing")
+        self.request_id = _clean(headers.get("x-request-id"), EXCERPT_CHARS) or None
+        self.server_timing = _clean(headers.get("server-timing"), EXCERPT_CHARS) or None
         self.retry_after_s = _retry_after_s(headers.get("retry-after"))
         self._location = headers.get("location")
         kind = headers.get("content-type", "").partition(";")[0].strip().lower()
@@ -112,10 +117,11 @@ class StreamReader:
 
     def on_body(self, data: bytes, at_ns: int) -> None:
         """One read's share of the body, still coded, with its arrival time."""
-        if self.stop_reading:
+        if self.stop_reading or self.saw_done:
             return
         if self.first_byte_at_ns is None:
             self.first_byte_at_ns = at_ns
+        self._last_read_at_ns = at_ns
         self.body_bytes += len(data)
         if self._decode is not None:
             try:
@@ -142,7 +148,7 @@ class StreamReader:
     def on_end(self, at_ns: int) -> None:
         """The body ended as HTTP framing says it should."""
         if self._sse is not None and not self.saw_done:
-            self._take_tail(at_ns)
+            self._take_tail()
         elif self._sse is None:
             self._take_plain()
         if self.done_at_ns is None:
@@ -154,8 +160,8 @@ class StreamReader:
         After a terminal signal the answer is complete; only the close was unclean.
         """
         if self._sse is not None and outcome in ("error:reset", "error:disconnect") and not self.saw_done:
-            self._take_tail(at_ns)
-        if self.saw_done or (self.finish_reason is not None and self._mode == "sse"):
+            self._take_tail()
+        if self.saw_done or self._all_choices_finished():
             self._warn("unclean_close")
             if self.done_at_ns is None:
                 self.done_at_ns = self._last_event_at_ns
@@ -186,7 +192,7 @@ class StreamReader:
             return fault
         if self._malformed:
             return "error:malformed"
-        if self._sse is not None and not self.saw_done and not self.finish_by_choice:
+        if self._sse is not None and not self.saw_done and not self._all_choices_finished():
             return "error:truncated"
         if self.token_events == 0 and not (self._mode == "json" and self._has_answer):
             return "error:empty"
@@ -252,6 +258,10 @@ class StreamReader:
         """The assembled tool-call arguments; empty unless `keep_text`."""
         return _joined(self._tool_arguments)
 
+    def _all_choices_finished(self) -> bool:
+        """Whether every choice that was seen has its finish reason: the terminal signal without `[DONE]`."""
+        return bool(self.finish_by_choice) and self._choices_seen <= self.finish_by_choice.keys()
+
     # -- bodies that are not streams ------------------------------------------------------------
 
     def _sniff(self, data: bytes) -> bytes:
@@ -270,6 +280,7 @@ class StreamReader:
         else:
             self._mode = "sse"
             self._sse = SseParser(self.max_event_bytes)
+            self._head_of_body = head[: 4 * EXCERPT_CHARS]
         return head
 
     def _collect(self, data: bytes) -> None:
@@ -334,14 +345,14 @@ class StreamReader:
         self._last_event_at_ns = at_ns
         before = self.token_events
         for name, data in events:
-            if data == b"[DONE]":
+            if len(data) < 16 and _is_done(data):
                 self.saw_done = True
                 self.done_at_ns = at_ns
                 break
             self.events += 1
             try:
                 chunk = _decode_json(data)
-            except (msgspec.DecodeError, UnicodeDecodeError):
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
                 try:
                     chunk = _parse(data, self)
                 except ValueError:
@@ -354,7 +365,7 @@ class StreamReader:
                 self._on_server_error(chunk)
             elif isinstance(chunk, dict):
                 self._on_chunk(chunk, at_ns)
-            else:
+            elif chunk is not None:
                 self._on_bad_event(name, data)
         if self.token_events - before > 1:
             self.merged_reads += 1
@@ -366,7 +377,7 @@ class StreamReader:
 
         Nearly all chunks under load are; they need none of the care of `_on_chunk`.
         """
-        if self.first_answer_at_ns is None or self.keep_text or self._server_error:
+        if self.first_answer_at_ns is None or self.keep_text or self._server_error or self._other_choices:
             return False
         try:
             choices = chunk["choices"]
@@ -386,12 +397,17 @@ class StreamReader:
         except (KeyError, IndexError, TypeError):
             return False
 
-    def _take_tail(self, at_ns: int) -> None:
-        """At the body's end: an event without its blank line counts if it is whole, else it is the cut."""
+    def _take_tail(self) -> None:
+        """At the body's end: an event without its blank line counts if it is whole, else it is the cut.
+
+        It was complete when its last byte was read, however long the end took.
+        """
         assert self._sse is not None
-        tail = [(name, data) for name, data in self._sse.close() if data == b"[DONE]" or _is_json(data)]
+        tail = [(name, data) for name, data in self._sse.close() if _is_done(data) or _is_json(data)]
         if tail:
-            self._take(tail, at_ns)
+            self._take(tail, self._last_read_at_ns)
+        if self.events == 0 and not self.saw_done and self.error is None and self._head_of_body:
+            self.error = f"the body holds no event: {_excerpt(self._head_of_body)}"
 
     def _on_chunk(self, chunk: dict[str, Any], at_ns: int) -> None:
         if self._is_error(chunk):
@@ -431,6 +447,7 @@ class StreamReader:
         answer, other = self._output_of(delta, index)
         if answer or other:
             self._choices_seen.add(index)
+            self._other_choices = self._other_choices or index != 0
         return answer, other
 
     def _on_token(self, at_ns: int, *, answered: bool, counted: bool) -> None:
@@ -439,7 +456,7 @@ class StreamReader:
         self.arrivals_at_ns.append(at_ns)
         if self.first_token_at_ns is None:
             self.first_token_at_ns = at_ns
-            if counted:
+            if counted and self.output_tokens:
                 self._first_event_tokens = self.output_tokens
         if answered and self.first_answer_at_ns is None:
             self.first_answer_at_ns = at_ns
@@ -489,9 +506,9 @@ class StreamReader:
 
     def _take_tools(self, tools: Any, function: Any) -> bool:
         generated = False
-        calls = [call.get("function") for call in _dicts(tools)]
+        calls = [call.get("function") or call.get("custom") for call in _dicts(tools)]
         for call in _dicts([*calls, function]):
-            arguments = call.get("arguments")
+            arguments = call.get("arguments") or call.get("input")
             if call.get("name") or arguments:
                 generated = True
             if self.keep_text and isinstance(arguments, str):
@@ -502,9 +519,10 @@ class StreamReader:
         reason = choice.get("finish_reason")
         if not reason:
             return
-        self.finish_by_choice[index] = str(reason)
+        text = _clean(str(reason), _NAME_CHARS)
+        self.finish_by_choice[index] = text
         if index == 0 or self.finish_reason is None:
-            self.finish_reason = str(reason)
+            self.finish_reason = text
 
     def _take_usage(self, chunk: dict[str, Any]) -> None:
         """Usage is cumulative: the largest count seen stands, nothing is summed."""
@@ -533,14 +551,19 @@ class StreamReader:
     # -- errors ---------------------------------------------------------------------------------
 
     def _is_error(self, chunk: dict[str, Any]) -> bool:
-        if chunk.get("error"):
+        error = chunk.get("error")
+        if isinstance(error, dict):
+            # Some gateways send an error object whose every field is empty or 0 with each good chunk.
+            error = any(error.values())
+        if error:
             return True
         if chunk.get("choices") or chunk.get("usage"):
             return False
-        if chunk.get("object") == "error" or chunk.get("type") == "error":
+        kind = chunk.get("object") or chunk.get("type")
+        if kind == "error" or (kind is None and chunk.get("detail")):
             return True
         code = chunk.get("status_code", chunk.get("status", chunk.get("code")))
-        return any(chunk.get(key) for key in _ERROR_KEYS) or (isinstance(code, int) and code >= 400)
+        return any(chunk.get(key) for key in _ERROR_KEYS if key != "error") or (isinstance(code, int) and code >= 400)
 
     def _on_server_error(self, payload: Any) -> None:
         self._server_error = True
@@ -550,7 +573,8 @@ class StreamReader:
     def _on_bad_event(self, name: bytes | None, data: bytes) -> None:
         if name == b"error":
             self._on_server_error(data.decode("utf-8", "replace"))
-        else:
+        elif name in (None, b"", b"message"):
+            # Events of other names are not for us, as for every EventSource.
             self._malformed = True
             if self.error is None:
                 self.error = f"an event is not a JSON object: {_excerpt(data)}"
@@ -558,7 +582,7 @@ class StreamReader:
     def _fail(self, outcome: str, message: str) -> None:
         if self._fault is None:
             self._fault = outcome
-            self.error = message if self.error is None else f"{self.error}; {message}"
+            self.error = _clean(message if self.error is None else f"{self.error}; {message}", 4 * EXCERPT_CHARS)
         self.stop_reading = True
 
     def _warn(self, name: str) -> None:
@@ -603,6 +627,15 @@ def _parse(data: bytes, reader: StreamReader) -> Any:
         raise ValueError("nested too deeply") from exc
 
 
+def _is_done(data: bytes) -> bool:
+    return data.strip(b' \t"') == b"[DONE]"
+
+
+def _clean(text: str | None, most: int) -> str:
+    """Text that any database takes: no lone surrogate, no endless line."""
+    return (text or "").encode("utf-8", "replace").decode()[:most]
+
+
 def _is_json(data: bytes) -> bool:
     try:
         json.loads(data)
@@ -620,7 +653,7 @@ def _joined(parts: list[str]) -> str:
 
 
 def _excerpt(data: bytes) -> str:
-    text = data.decode("utf-8", "replace").strip()
+    text = data.decode("utf-8", "replace").replace("\0", "").strip()
     return text if len(text) <= EXCERPT_CHARS else text[:EXCERPT_CHARS] + "…"
 
 
@@ -655,7 +688,7 @@ def _int(value: Any) -> int | None:
 def _larger(held: int | None, value: Any) -> int | None:
     if isinstance(value, float) and value.is_integer():
         value = int(value)
-    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < _MOST_TOKENS:
         return held
     return value if held is None or value > held else held
 

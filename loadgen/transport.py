@@ -27,7 +27,6 @@ from typing import Any
 from urllib.parse import SplitResult, unquote, urlsplit
 
 import gevent
-import gevent.monkey
 import httptools
 
 from surgeproof.clock import MonotonicClock
@@ -38,8 +37,6 @@ from surgeproof.loadgen.stream import StreamReader
 logger = logging.getLogger(__name__)
 
 READ_BYTES = 65536
-_BREATH_NS = 200_000
-_BUSY_READS = 24
 NEVER_NS = 1 << 62
 DONE_GRACE_S = 0.1
 """How long a body may stay open after `[DONE]` before its connection is thrown away."""
@@ -48,8 +45,6 @@ _SO_TIMESTAMPNS = 35
 _STAMP = struct.Struct("qq")
 _MAX_STAMP_AGE_NS = 60 * 10**9
 _KERNEL_STAMPS = sys.platform == "linux"
-# Locust's patched sleep would switch greenlets; this one is called where none may be switched.
-_sleep = gevent.monkey.get_original("time", "sleep")
 _RESOURCE_ERRORS = frozenset(
     {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS, errno.EADDRNOTAVAIL, errno.EADDRINUSE}
 )
@@ -138,25 +133,9 @@ class Exchange:
     """One request and what came of it. Times are on the client's clock, ns."""
 
     __slots__ = (
-        "address_index",
-        "attempt_started_at_ns",
-        "connect_at_ns",
-        "connected_at_ns",
-        "connection",
-        "dispatched_at_ns",
-        "finished",
-        "last_activity_at_ns",
-        "make_reader",
-        "on_done",
-        "payload",
-        "reader",
-        "resolved_at_ns",
-        "retries",
-        "reused",
-        "sent_at_ns",
-        "stamp_source",
-        "tag",
-        "tcp_connected_at_ns",
+        "address_index", "addresses", "attempt_started_at_ns", "connect_at_ns", "connected_at_ns", "connection",
+        "dispatched_at_ns", "finished", "last_activity_at_ns", "make_reader", "on_done", "payload", "reader",
+        "resolved_at_ns", "retries", "reused", "sent_at_ns", "stamp_source", "tag", "tcp_connected_at_ns", "watches",
     )  # fmt: skip
 
     def __init__(
@@ -175,6 +154,8 @@ class Exchange:
         self.finished = False
         self.connection: Connection | None = None
         self.dispatched_at_ns = 0
+        self.addresses: tuple[tuple[int, Any], ...] = ()
+        self.watches: list[list[Exchange]] = []
         self.restart()
 
     def restart(self) -> None:
@@ -183,6 +164,7 @@ class Exchange:
         self.attempt_started_at_ns = 0
         self.last_activity_at_ns = 0
         self.address_index = 0
+        self.addresses = ()
         self.reused = False
         self.connect_at_ns: int | None = None
         self.resolved_at_ns: int | None = None
@@ -218,16 +200,13 @@ class Client:
         self.idle: deque[Connection] = deque()
         self.in_flight: set[Exchange] = set()
         self.connections_opened = 0
-        self._deadlines: list[tuple[int, int, Exchange]] = []
+        self._deadlines: list[tuple[int, int, list[Exchange]]] = []
         self._sequence = itertools.count()
         self._sweeper = self.loop.timer(_SWEEP_S, _SWEEP_S)
         self._sweeper.start(self._sweep)
         self._stamping = _hold_stamping_on()
-        self.reads = 0
         self.next_due_ns = NEVER_NS
         self.on_due: Callable[[], None] | None = None
-        self._breather = self.loop.prepare()
-        self._breather.start(self._breathe)
         # One buffer for all connections: a read is copied out of it before the next one begins.
         self.read_view = memoryview(bytearray(READ_BYTES))
 
@@ -239,7 +218,7 @@ class Client:
         self.in_flight.add(exchange)
         while self.idle:
             connection = self.idle.pop()
-            if not connection.closed:
+            if connection.is_quiet():
                 exchange.reused = True
                 self.watch(exchange)
                 connection.send(exchange)
@@ -253,6 +232,10 @@ class Client:
         exchange.finished = True
         exchange.connection = None
         self.in_flight.discard(exchange)
+        # Deadlines lie in the heap for minutes; what they watched must not.
+        for watch in exchange.watches:
+            watch.clear()
+        exchange.watches.clear()
         exchange.on_done(exchange)
 
     def retry_fresh(self, exchange: Exchange) -> None:
@@ -277,23 +260,12 @@ class Client:
 
     def close(self) -> None:
         """Close idle connections and stop the timeout sweep."""
-        for watcher in (self._sweeper, self._breather):
-            watcher.stop()
-            watcher.close()
+        self._sweeper.stop()
+        self._sweeper.close()
         while self.idle:
             self.idle.pop().close()
         if self._stamping is not None:
             self._stamping.close()
-
-    def _breathe(self) -> None:
-        """Before the loop waits: let a few more reads gather, so that one wake-up serves them all.
-
-        A wake-up costs more than a read. Arrival times are the kernel's, so they do not suffer; where it
-        gives none, and when the loop is busy enough already, nothing is waited for.
-        """
-        if _KERNEL_STAMPS and 0 < self.reads < _BUSY_READS and self.next_due_ns - time.monotonic_ns() > 2 * _BREATH_NS:
-            _sleep(_BREATH_NS / 1e9)
-        self.reads = 0
 
     # -- timeouts -------------------------------------------------------------------------------
 
@@ -302,7 +274,9 @@ class Client:
         if exchange.finished:
             return
         due, _, _ = self._next_deadline(exchange)
-        heapq.heappush(self._deadlines, (due, next(self._sequence), exchange))
+        watch = [exchange]
+        exchange.watches.append(watch)
+        heapq.heappush(self._deadlines, (due, next(self._sequence), watch))
 
     def _next_deadline(self, exchange: Exchange) -> tuple[int, str, str]:
         """When the exchange will be late next: (time, outcome, message)."""
@@ -333,9 +307,10 @@ class Client:
         now = self.clock.now_ns()
         heap = self._deadlines
         while heap and heap[0][0] <= now:
-            _, _, exchange = heapq.heappop(heap)
-            if exchange.finished:
+            _, _, watch = heapq.heappop(heap)
+            if not watch:
                 continue
+            exchange = watch[0]
             due, outcome, _ = self._next_deadline(exchange)
             if due <= now and outcome and exchange.connection is not None:
                 # Bytes may be waiting in the kernel while we were busy: they are not late.
@@ -346,7 +321,7 @@ class Client:
             if due <= now and outcome:
                 self.abandon(exchange, outcome, message)
             else:
-                heapq.heappush(heap, (due, next(self._sequence), exchange))
+                heapq.heappush(heap, (due, next(self._sequence), watch))
 
 
 _SPENT_PARSER = httptools.HttpResponseParser(None)
@@ -389,7 +364,9 @@ class Connection:
                 self._fault("error:connect", str(exc))
                 return
         exchange.resolved_at_ns = self.clock.now_ns()
-        family, address = target.addresses[exchange.address_index]
+        # Other exchanges may reorder the target's list while we wait.
+        exchange.addresses = exchange.addresses or tuple(target.addresses)
+        family, address = exchange.addresses[exchange.address_index]
         try:
             sock = _socket.socket(family, socket.SOCK_STREAM)
             self._sock = sock
@@ -412,7 +389,7 @@ class Connection:
         reason = f"{errno.errorcode.get(code, code)}: {_strerror(code)}"
         if code in _RESOURCE_ERRORS:
             self._fault("error:client_resource", f"no socket for a connection: {reason}")
-        elif exchange.address_index + 1 < len(self.client.target.addresses):
+        elif exchange.address_index + 1 < len(exchange.addresses):
             self._drop_socket()
             exchange.address_index += 1
             self._connect(exchange)
@@ -430,8 +407,7 @@ class Connection:
                 return
             exchange.tcp_connected_at_ns = self.clock.now_ns()
             exchange.last_activity_at_ns = exchange.tcp_connected_at_ns
-            target = self.client.target
-            target.prefer(target.addresses[exchange.address_index])
+            self.client.target.prefer(exchange.addresses[exchange.address_index])
             if _KERNEL_STAMPS:
                 sock.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPNS, 1)
             self._writing.stop()
@@ -551,7 +527,6 @@ class Connection:
             return
         now = time.monotonic_ns()
         client = self.client
-        client.reads += 1
         if now >= client.next_due_ns and client.on_due is not None:
             # The loop may have hundreds of sockets to read before it looks at timers again.
             client.on_due()
@@ -619,25 +594,37 @@ class Connection:
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade:
-            self._fault("error:malformed", "the server switched protocols")
+            self._spoil(exchange, "the server switched protocols")
         except httptools.HttpParserError as exc:
-            if self.exchange is exchange and not self.closed:
-                self._fault("error:malformed", f"the reply is not HTTP/1.1: {exc}")
-        if self.closed:
+            self._spoil(exchange, f"the reply is not HTTP/1.1: {exc}")
+        if not self.closed:
+            self._after_read(exchange)
+
+    def _spoil(self, exchange: Exchange, message: str) -> None:
+        """Bytes that are not HTTP: after a whole reply they cost the connection, before its end the reply."""
+        self._keep_alive = False
+        if self._message_done or self.closed:
             return
+        body, self._pieces = b"".join(self._pieces), []
+        if body and self._head_done:
+            exchange.reader.on_body(body, self._at_ns)
+        self._fault("error:malformed", message)
+
+    def _after_read(self, exchange: Exchange) -> None:
+        """Hand on what httptools found in one read, and see whether the reply is over."""
+        reader = exchange.reader
         if self._pieces:
             # One read may hold many chunks: the reader gets them as the one arrival that they were.
-            body = self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
-            exchange.reader.on_body(body, self._at_ns)
+            reader.on_body(self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces), self._at_ns)
         if self._message_done:
             self._message_done = False
             self._answered(exchange)
-        elif exchange.reader.stop_reading:
+        elif reader.stop_reading:
             self.close()
-            if exchange.reader.done_at_ns is None:
-                exchange.reader.done_at_ns = self._at_ns
+            if reader.done_at_ns is None:
+                reader.done_at_ns = self._at_ns
             self.client.finish(exchange)
-        elif exchange.reader.saw_done and not self._end_watched:
+        elif reader.saw_done and not self._end_watched:
             self._end_watched = True
             self.client.watch(exchange)
 
@@ -649,11 +636,37 @@ class Connection:
         keep = self.client.reuse and self._keep_alive and not self._out
         exchange.reader.on_end(self._at_ns)
         self.exchange = None
-        if keep:
+        if keep and self._tls_is_open():
             self.client.idle.append(self)
         else:
             self.close()
         self.client.finish(exchange)
+
+    def _tls_is_open(self) -> bool:
+        """Whether TLS still runs: a close_notify may have come in one read with the reply's end."""
+        if self._tls is None:
+            return True
+        try:
+            self._tls.read(1)
+        except ssl.SSLWantReadError:
+            return True
+        except (ssl.SSLError, OSError):
+            return False
+        return False
+
+    def is_quiet(self) -> bool:
+        """Whether an idle connection can carry a request: open, and nothing has come unasked."""
+        if self.closed or self._sock is None:
+            return False
+        try:
+            self._sock.recv(1, socket.MSG_PEEK)
+        except BlockingIOError:
+            return True
+        except OSError:
+            pass
+        # Its end, or an answer to nothing such as 408: what comes next would be taken for ours.
+        self.close()
+        return False
 
     # -- what httptools tells -------------------------------------------------------------------
 
@@ -665,12 +678,18 @@ class Connection:
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """One header field; repeated ones are joined as HTTP says."""
+        if self._message_done:
+            return
         key, text = name.decode("latin-1").lower(), value.decode("latin-1")
         held = self._headers.get(key)
         self._headers[key] = text if held is None else f"{held}, {text}"
 
     def on_headers_complete(self) -> None:
         """The head is whole."""
+        if self._message_done:
+            # A second reply to one request: the first one stands, the connection does not.
+            self._keep_alive = False
+            return
         status = self._parser.get_status_code()
         exchange = self.exchange
         if self._tunnelling:
@@ -682,14 +701,21 @@ class Connection:
         if exchange.sent_at_ns is None:
             exchange.sent_at_ns = self._at_ns
         self._head_done = True
+        coding = self._headers.get("transfer-encoding", "chunked").strip().lower()
+        if coding not in ("chunked", "identity"):
+            # A transfer coding is told to the reader as what it is to the content: something to undo first.
+            self._headers["content-encoding"] = coding.removesuffix("chunked").strip(", ")
         exchange.reader.on_head(status, self._headers, self._at_ns)
 
     def on_body(self, data: bytes) -> None:
         """A piece of the body, framing removed."""
-        self._pieces.append(data)
+        if not self._message_done:
+            self._pieces.append(data)
 
     def on_message_complete(self) -> None:
         """The reply has ended as its framing says."""
+        if self._message_done:
+            return
         if self._parser.get_status_code() >= 200:
             self._message_done = True
             # llhttp knows this only inside the callback.
@@ -802,6 +828,12 @@ def _split_url(base_url: str) -> SplitResult:
         raise ConfigError(f"base URL {base_url!r} must look like http://HOST:PORT/v1 or https://HOST/v1")
     if port == 0:
         raise ConfigError(f"base URL {base_url!r} names port 0")
+    if parts.query or parts.fragment:
+        raise ConfigError(f"base URL {base_url!r} has a query; give the address up to /v1 only")
+    if parts.username is not None:
+        raise ConfigError("the base URL holds a user name: give credentials by OPENAI_API_KEY or --header")
+    if not base_url.isascii() or any(char <= " " for char in base_url):
+        raise ConfigError(f"base URL {base_url!r} holds a character that must be percent-encoded")
     return parts
 
 

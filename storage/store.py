@@ -39,6 +39,9 @@ def open_engine(url: str, *, create: bool = True) -> sa.Engine:
     path = sqlite_path(url)
     if path is not None and not create and not path.exists():
         raise StoreError(f"no database at {path}: run a test first, or name another with --db")
+    if url.startswith(("postgresql://", "postgres://")):
+        # The extra brings psycopg 3; the bare name would ask for another driver.
+        url = "postgresql+psycopg://" + url.partition("://")[2]
     try:
         engine = sa.create_engine(url, connect_args={"timeout": 30} if path is not None else {})
     except (sa.exc.ArgumentError, sa.exc.NoSuchModuleError, ModuleNotFoundError) as exc:

@@ -149,8 +149,13 @@ def _run(scenario: "Scenario", secrets: "Secrets", db: str, path: Path | None, *
         click.echo(json.dumps(get_run(open_engine(db), result.run_id), allow_nan=False))
     else:
         from surgeproof.ci.board import print_result
+        from surgeproof.config import sqlite_path
+        from surgeproof.errors import StoreError
 
         print_result(result)
+        path = sqlite_path(db)
+        if path is not None and not path.exists():
+            raise StoreError(f"database {path} was removed during the run; nothing is kept")
         click.echo(f"Stored in {_shown(db)}; look at it with: surgeproof ui --db {_shown(db)}")
     return result.exit_code
 
@@ -410,7 +415,7 @@ def list_command(db: str, as_json: bool) -> None:
 
 
 @runs.command()
-@click.argument("run_id", type=int)
+@click.argument("run_id", type=click.IntRange(1, 2**31 - 1))
 @db_option
 @json_option
 def show(run_id: int, db: str, as_json: bool) -> None:
@@ -444,14 +449,22 @@ def recover(db: str) -> None:
 
 @cli.command()
 @click.option("--host", default="127.0.0.1", show_default=True)
-@click.option("--port", default=8000, show_default=True, help="0 for any free one.")
+@click.option("--port", default=8000, show_default=True, type=click.IntRange(0, 65535), help="0 for any free one.")
 @click.option("--model", default="sim-8b", show_default=True, help="Name that the endpoint gives its model.")
 @click.option("--seed", default=1, show_default=True)
-@click.option("--max-batch", default=64, show_default=True, help="Sequences in one step.")
-@click.option("--kv-blocks", default=16_384, show_default=True, help="KV cache, blocks of 16 tokens.")
+@click.option("--max-batch", default=64, show_default=True, type=click.IntRange(1), help="Sequences in one step.")
+@click.option(
+    "--kv-blocks", default=16_384, show_default=True, type=click.IntRange(1), help="KV cache, blocks of 16 tokens."
+)
 @click.option("--priorities/--no-priorities", default=False, help="Schedule by the request's priority.")
 @click.option("--prefix-cache/--no-prefix-cache", default=True)
-@click.option("--time-scale", default=1.0, show_default=True, help="All step times multiplied by this.")
+@click.option(
+    "--time-scale",
+    default=1.0,
+    show_default=True,
+    type=click.FloatRange(0, min_open=True),
+    help="All step times multiplied by this.",
+)
 @click.option(
     "--inject",
     multiple=True,
@@ -488,7 +501,7 @@ def demo(duration: str, db: str) -> None:
 
 
 @cli.command()
-@click.option("--port", default=8501, show_default=True)
+@click.option("--port", default=8501, show_default=True, type=click.IntRange(1, 65535))
 @click.option("--host", default="127.0.0.1", show_default=True)
 @db_option
 def ui(port: int, host: str, db: str) -> None:
@@ -522,9 +535,20 @@ def _hide_secrets_from_process_list(arguments: list[str]) -> None:
         setproctitle.setproctitle(f"surgeproof {arguments[0] if arguments else ''}")
 
 
+def _is_utf8(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def main() -> None:
     """Entry point: errors of ours become one sentence and their exit code."""
     arguments = sys.argv[1:]
+    if any(not _is_utf8(argument) for argument in arguments):
+        click.echo("Error: an argument is not valid UTF-8", err=True)
+        sys.exit(2)
     _hide_secrets_from_process_list(arguments)
     try:
         code = cli.main(args=arguments, prog_name="surgeproof", standalone_mode=False)

@@ -239,9 +239,14 @@ def convert_scenario(raw: dict[str, Any], place: str) -> Scenario:
     """
     _refuse_unknown(raw, Scenario, place, "")
     try:
+        msgspec.json.encode(raw)
         return msgspec.convert(raw, Scenario, strict=False)
     except msgspec.ValidationError as exc:
-        raise ConfigError(f"{place}: {exc}") from exc
+        what, _, where = str(exc).partition(" - at ")
+        where = where.strip("`").removeprefix("$.").replace("[...]", "")
+        raise ConfigError(f"{place}: {where or 'the scenario'}: {what[:1].lower()}{what[1:]}") from exc
+    except (RecursionError, TypeError, UnicodeEncodeError, ValueError) as exc:
+        raise ConfigError(f"{place}: a value is not plain data that can be sent: {exc}") from exc
 
 
 def slo_by_class(raw: Any, place: str) -> dict[str, Any]:
@@ -268,7 +273,11 @@ def load_slo(path: Path) -> dict[str, Any]:
         raise ConfigError(f"{path} is not valid YAML: {' '.join(str(exc).split())}") from exc
     if isinstance(raw, dict) and "slo" in raw:
         raw = raw["slo"]
-    return slo_by_class(raw, str(path))
+    by_class = slo_by_class(raw, str(path))
+    for name, rules in by_class.items():
+        if not isinstance(rules, list) or not all(isinstance(rule, str) for rule in rules):
+            raise ConfigError(f"{path}: the rules of {name} must be texts such as 'ttft p99 < 350ms'")
+    return by_class
 
 
 def _read_yaml(path: Path) -> dict[str, Any]:
@@ -278,7 +287,7 @@ def _read_yaml(path: Path) -> dict[str, Any]:
         raw = yaml.safe_load(path.read_text("utf-8"))
     except OSError as exc:
         raise ConfigError(f"cannot read scenario {path}: {exc.strerror}") from exc
-    except (yaml.YAMLError, UnicodeDecodeError) as exc:
+    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as exc:
         raise ConfigError(f"{path} is not valid YAML: {' '.join(str(exc).split())}") from exc
     if not isinstance(raw, dict):
         raise ConfigError(f"{path} must hold a mapping with keys such as target, load and slo")
@@ -317,7 +326,7 @@ def _read_durations(raw: dict[str, Any], place: str) -> None:
             if short in holder:
                 holder[f"{short}_s"] = holder.pop(short)
         for key, value in list(holder.items()):
-            if key.endswith("_s") and isinstance(value, str):
+            if str(key).endswith("_s") and isinstance(value, str):
                 holder[key] = parse_duration_s(value, f"{place}: {name}.{key}")
         if isinstance(holder.get("concurrency"), int):
             holder["concurrency"] = [holder["concurrency"]]
@@ -370,13 +379,14 @@ def _problems(scenario: Scenario) -> list[str]:
         for name in scenario.slo
         if name not in (*REQUEST_CLASSES, "all")
     ]
+    found += [f"{place} must be a finite number that is not negative" for place in _unusable_numbers(scenario)]
     if not load.classes or sum(load.classes.values()) <= 0 or min(load.classes.values()) < 0:
         found.append("load.classes: the weights must be positive")
     positive = {
         "request_rate": load.request_rate, "burstiness": load.burstiness, "speedup": load.speedup,
         "limit": load.limit, "max_concurrency": load.max_concurrency, "duration_s": load.duration_s,
         "num_prompts": load.num_prompts, "input_len": load.input_len, "output_len": load.output_len,
-        "words_per_token": load.words_per_token, "processes": scenario.processes,
+        "words_per_token": load.words_per_token,
     }  # fmt: skip
     found += [f"load.{key} must be above 0, not {value:g}" for key, value in positive.items()
               if value is not None and not value > 0]  # fmt: skip
@@ -385,6 +395,33 @@ def _problems(scenario: Scenario) -> list[str]:
     if load.window_s is not None and not 0 <= load.window_s[0] < load.window_s[1]:
         found.append("load.window_s must be [start, end] in seconds with start before end")
     found += _missing(load)
+    return found
+
+
+def _unusable_numbers(scenario: Scenario) -> list[str]:
+    """Places of numbers that no clock, server or database can take."""
+    load, timeouts = scenario.load, scenario.target.timeouts
+    numbers: dict[str, float | None] = {
+        "load.warmup_s": load.warmup_s,
+        "load.num_warmups": load.num_warmups,
+        "load.drain_s": load.drain_s,
+        "target.timeouts.connect_s": timeouts.connect_s,
+        "target.timeouts.read_s": timeouts.read_s,
+        "target.timeouts.first_token_s": timeouts.first_token_s,
+        "target.timeouts.total_s": timeouts.total_s,
+        "target.temperature": scenario.target.temperature,
+    }
+    numbers |= {f"load.classes.{name}": weight for name, weight in load.classes.items()}
+    found = [place for place, value in numbers.items() if value is not None and not 0 <= value < math.inf]
+    found += [
+        f"target.timeouts.{name} (above 0)"
+        for name in ("connect_s", "read_s", "first_token_s", "total_s")
+        if getattr(timeouts, name) == 0
+    ]
+    if not 0 <= load.seed < 2**63:
+        found.append("load.seed (below 2^63)")
+    if not 1 <= scenario.processes <= 1024:
+        found.append("processes (1 to 1024)")
     return found
 
 

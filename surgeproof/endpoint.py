@@ -50,7 +50,7 @@ def check_endpoint(config: TargetConfig, secrets: Secrets) -> Endpoint:
     try:
         with httpx2.Client(timeout=_PATIENCE_S, verify=verify) as client:
             reply = client.get(url, headers=secrets.headers)
-    except httpx2.HTTPError as exc:
+    except (httpx2.HTTPError, httpx2.InvalidURL, UnicodeError, ValueError) as exc:
         raise EndpointError(
             f"endpoint {base_url} is not reachable: {exc}. Is the server up, and is the address right?"
         ) from exc

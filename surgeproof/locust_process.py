@@ -76,7 +76,7 @@ class LocustProcess:
     def abandon(self) -> None:
         """There will be no run: end it and remove its folder."""
         self.end()
-        shutil.rmtree(self.run_dir, ignore_errors=True)
+        remove_run_dir(self.run_dir)
 
     def log_tail(self) -> str:
         """The last of what it said."""
@@ -85,12 +85,23 @@ class LocustProcess:
         return str(self._log.read().decode("utf-8", "replace")).strip()
 
 
+def remove_run_dir(run_dir: Path) -> None:
+    """Remove a run's folder, and the one around it when it was the last."""
+    shutil.rmtree(run_dir, ignore_errors=True)
+    with contextlib.suppress(OSError):
+        run_dir.parent.rmdir()
+
+
 def make_run_dir(db_url: str) -> Path:
     """Make the folder of a new run's plan and spools, named by its uid.
 
     It lies beside the database file, so that both survive together.
     """
     path = sqlite_path(db_url)
+    if path is None and (db_url.startswith("sqlite") or "://" not in db_url):
+        raise UsageError(
+            f"database URL {db_url.rpartition('@')[2]!r} cannot be used: write sqlite:///FILE or postgresql://HOST/NAME"
+        )
     root = path.with_name(path.name + ".spool") if path is not None else Path("surgeproof.spool")
     run_dir = (root / uuid.uuid4().hex).absolute()
     if not root.absolute().parent.is_dir():

@@ -7,11 +7,11 @@ spools what it measures, `RunInProgress.collect` moves spools into the database,
 
 import fcntl
 import os
-import shutil
 import signal
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -33,11 +33,11 @@ from surgeproof.loadgen.engine import PLAN_FILE, SPEC_FILE, RunSpec, boot_id
 from surgeproof.loadgen.plan import Plan
 from surgeproof.loadgen.sender import unsent_record
 from surgeproof.loadgen.spool import SUFFIX, Batch, HealthSample, SpoolReader
-from surgeproof.locust_process import LocustProcess, make_run_dir
+from surgeproof.locust_process import LocustProcess, make_run_dir, remove_run_dir
 from surgeproof.planning import plan_scenario
 from surgeproof.records import Audit, Phase, RuleVerdict, RunState, StreamRecord, Verdict
 from surgeproof.slo.measured import COLUMNS, Measured
-from surgeproof.slo.rules import Rule, parse_rules
+from surgeproof.slo.rules import Rule, parse_goodput, parse_rules
 from surgeproof.slo.summary import summarise
 from surgeproof.slo.verdict import judge, overall
 from surgeproof.storage.queries import record_columns, unfinished_runs
@@ -51,7 +51,7 @@ _EXIT_CODES = {
     Verdict.INCONCLUSIVE: EXIT_INCONCLUSIVE,
     Verdict.INVALID: EXIT_INVALID,
 }
-_POLL_S = 0.2
+_POLL_S = 0.5
 _INTERRUPT_PATIENCE_S = 2.0
 
 
@@ -128,7 +128,7 @@ class RunInProgress:
         )
         self.store.close()
         self._lock.close()
-        shutil.rmtree(self.run_dir, ignore_errors=True)
+        remove_run_dir(self.run_dir)
         return RunResult(self.run_id, verdict, tuple(verdicts), audit, summary, code)
 
     def _record_unsent(self, reason: str) -> None:
@@ -168,6 +168,7 @@ def begin_run(
         StoreError: the database cannot be written.
     """
     rules = parse_rules(scenario.slo)
+    parse_goodput([f"{name}:{bound}" for name, bound in scenario.goodput.items()])
     planned = plan_scenario(scenario)
     endpoint = check_endpoint(scenario.target, secrets)
     notes = list(planned.notes)
@@ -270,6 +271,7 @@ def run_scenario(
         run, notes = begin_run(scenario, secrets, db_url, scenario_path, locust.run_dir)
         on_begin(run, notes)
         locust.let_go()
+        _yield_to_workers()
         _follow(locust, run, stopped, on_progress)
         locust.end()
         if stopped:
@@ -283,6 +285,13 @@ def run_scenario(
             signal.signal(number, handler)
 
 
+def _yield_to_workers() -> None:
+    """Storing can wait, sending cannot: on a shared core the workers go first. Not so far that we starve."""
+    with suppress(AttributeError, OSError):
+        os.nice(10)
+        os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
+
+
 def _follow(
     locust: LocustProcess,
     run: RunInProgress,
@@ -290,8 +299,6 @@ def _follow(
     on_progress: Callable[[list[StreamRecord]], None],
 ) -> None:
     """Store and show what comes, until Locust ends or the user has had enough."""
-    # Storing can wait, sending cannot: on a busy host the workers go first.
-    os.nice(10)
     deadline: float | None = None
     while locust.exit_code() is None:
         on_progress(run.collect())

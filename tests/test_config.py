@@ -58,6 +58,22 @@ def test_a_relative_trace_is_meant_from_the_scenarios_folder(tmp_path: Path) -> 
         ("load: {request_rate: 1, duration: 1s}\nslo: {P7: []}", "unknown class 'P7'"),
         ("load: {trace: a, profile: b}", "give one of them"),
         ("load: {trace: a, window_s: [5, 2]}", "start before end"),
+        ("load: {request_rate: 1, duration: 1s, drain: -1}", "load.drain_s must be a finite number"),
+        ("load: {request_rate: 1, duration: 1s, warmup: .nan}", "load.warmup_s must be a finite number"),
+        ("load: {request_rate: 1, duration: 1s, num_warmups: -5}", "load.num_warmups"),
+        ("load: {request_rate: 1, duration: 1s, seed: -1}", "load.seed"),
+        ("load: {request_rate: 1, duration: 1s, seed: 99999999999999999999}", "seed"),
+        ("load: {request_rate: 1, duration: 1s, classes: {P1: .inf}}", "load.classes.P1"),
+        ("load: {request_rate: 1, duration: 1s, classes: {P1: .nan}}", "load.classes.P1"),
+        ("load: {1: 2}", "unknown key 'load.1'"),
+        ("load: {null: 2}", "unknown key 'load.None'"),
+        ("load: {request_rate: 1, duration: 1s}\ntarget: {temperature: .nan}", "target.temperature"),
+        ("load: {request_rate: 1, duration: 1s}\ntarget: {timeouts: {read_s: -5}}", "timeouts.read_s"),
+        ("load: {request_rate: 1, duration: 1s}\ntarget: {timeouts: {connect_s: 0}}", "above 0"),
+        ("load: {request_rate: 1, duration: 1s}\ntarget: {timeouts: {connect_s: .inf}}", "timeouts.connect_s"),
+        ("load: {request_rate: 1, duration: 1s}\ntarget: {extra_body: &a {x: *a}}", "can be sent|not valid YAML"),
+        ("load: {request_rate: 1, duration: 1s}\nprocesses: 0", "processes"),
+        ("load: {request_rate: 1, duration: 1s, window_s: [5]}", "load.window_s"),
         ("slo: 3", "slo must be"),
         ("- a", "must hold a mapping"),
         ("a: [", "not valid YAML"),
@@ -110,6 +126,12 @@ def test_a_header_that_would_break_the_request_is_refused_without_its_value(name
 def test_slo_files_take_three_forms(tmp_path: Path) -> None:
     for text in ("['a']", "all: ['a']", "slo: {all: a}"):
         assert load_slo(scenario_file(tmp_path, text)) == {"all": ["a"]}
+
+
+def test_slo_files_of_other_forms_are_told_with_their_name(tmp_path: Path) -> None:
+    for text in ("[3]", "P0: {a: b}", "3", "slo: 7", ""):
+        with pytest.raises(ConfigError, match="s.yaml"):
+            load_slo(scenario_file(tmp_path, text))
 
 
 def test_only_sqlite_urls_have_a_file() -> None:

@@ -65,7 +65,7 @@ def test_a_killed_command_is_recovered(sim: SimProcess, tmp_path: Path) -> None:
     assert state == "interrupted"
     assert outcomes["ok"] >= before
     assert sum(outcomes.values()) == planned
-    assert not list((tmp_path / "surgeproof.db.spool").iterdir())
+    assert not (tmp_path / "surgeproof.db.spool").exists()
 
 
 def test_a_killed_load_generator_ends_the_run_as_broken_with_its_records(sim: SimProcess, tmp_path: Path) -> None:

@@ -321,7 +321,21 @@ def test_an_unknown_host_is_told_before_the_run() -> None:
         Target("http://no-such-host.invalid/v1").resolve()
 
 
-@pytest.mark.parametrize("url", ["127.0.0.1:8000", "ftp://x/v1", "http://", "http://x:99999/v1", "http://x:0/v1", ""])
+@pytest.mark.parametrize(
+    "url",
+    [
+        "127.0.0.1:8000",
+        "ftp://x/v1",
+        "http://",
+        "http://x:99999/v1",
+        "http://x:0/v1",
+        "",
+        "http://h/v1?x=1",
+        "http://u:p@h/v1",
+        "http://h/v\u20ac",
+        "http://h/a b",
+    ],
+)
 def test_a_base_url_that_cannot_be_used_is_named(url: str) -> None:
     with pytest.raises(ConfigError, match="base URL"):
         Target(url)

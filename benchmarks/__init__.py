@@ -1,0 +1,1 @@
+"""Measures the load generator itself against an endpoint with known timing."""
