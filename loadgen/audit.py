@@ -126,6 +126,9 @@ def _health_checks(health: Mapping[int, Sequence[HealthSample]]) -> list[AuditCh
         lag = float(np.quantile(lags, 0.99, method="inverted_cdf"))
         remedy = f"the event loop stood still for {lag:.0f} ms: other programs share the cores, or {_MORE_PROCESSES}"
         checks.append(_check("loop_lag_p99", lag, 100.0, "ms", remedy))
+        late = sum(sample.late_reads for sample in samples) / max(1, sum(sample.reads for sample in samples))
+        remedy = f"{late:.1%} of the reads came over 10 ms late, so events may have merged: {_MORE_PROCESSES}"
+        checks.append(_check("late_reads_share", late, 0.01, "ratio", remedy))
         pause = max(sample.gc_pause_ns for sample in samples) / 1e6
         checks.append(_check("gc_pause_max", pause, 50.0, "ms", f"a garbage collection took {pause:.0f} ms"))
         step = max(abs(sample.clock_step_ns) for sample in samples) / 1e6

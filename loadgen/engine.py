@@ -388,7 +388,10 @@ class _Health:
             waiting=self._engine.waiting,
             clock_step_ns=measure_anchor_ns(4) - self._anchor_ns,
             rss_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+            reads=self._engine.client.reads,
+            late_reads=self._engine.client.late_reads,
         )
+        self._engine.client.reads = self._engine.client.late_reads = 0
         self._lag_ns = self._gc_ns = 0
         return [sample]
 

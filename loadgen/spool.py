@@ -30,6 +30,8 @@ class HealthSample(msgspec.Struct, omit_defaults=True):
         in_flight: requests on the wire.
         waiting: planned requests that were due but held back by the concurrency cap.
         clock_step_ns: change of realtime against monotonic time since the run's start.
+        reads: reads of sockets with a kernel stamp.
+        late_reads: those of them that came over 10 ms after the kernel had the data.
     """
 
     at_ns: int
@@ -40,6 +42,8 @@ class HealthSample(msgspec.Struct, omit_defaults=True):
     waiting: int
     clock_step_ns: int
     rss_bytes: int = 0
+    reads: int = 0
+    late_reads: int = 0
 
 
 class Batch(msgspec.Struct, omit_defaults=True):

@@ -38,6 +38,8 @@ logger = logging.getLogger(__name__)
 
 READ_BYTES = 65536
 NEVER_NS = 1 << 62
+LATE_READ_NS = 10_000_000
+"""A read this long after the kernel had the data may have merged what came apart."""
 DONE_GRACE_S = 0.1
 """How long a body may stay open after `[DONE]` before its connection is thrown away."""
 _SWEEP_S = 0.01
@@ -205,6 +207,7 @@ class Client:
         self._sweeper = self.loop.timer(_SWEEP_S, _SWEEP_S)
         self._sweeper.start(self._sweep)
         self._stamping = _hold_stamping_on()
+        self.reads = self.late_reads = 0
         self.next_due_ns = NEVER_NS
         self.on_due: Callable[[], None] | None = None
         # One buffer for all connections: a read is copied out of it before the next one begins.
@@ -538,6 +541,9 @@ class Connection:
             if 0 <= age < _MAX_STAMP_AGE_NS:
                 now -= age
                 source = "kernel"
+                client.reads += 1
+                if age > LATE_READ_NS:
+                    client.late_reads += 1
         at_ns = self._at_ns = now + self.clock.anchor_ns
         exchange = self.exchange
         if exchange is None:

@@ -119,6 +119,8 @@ health = Table(
     Column("waiting", Integer, nullable=False),
     Column("clock_step_ns", BigInteger, nullable=False),
     Column("rss_bytes", BigInteger, nullable=False),
+    Column("reads", BigInteger, nullable=False),
+    Column("late_reads", BigInteger, nullable=False),
 )
 
 verdicts = Table(

@@ -528,8 +528,8 @@ def _shown(db: str) -> str:
 
 
 def _hide_secrets_from_process_list(arguments: list[str]) -> None:
-    """Other users of the host read our arguments: a key or header given there is overwritten."""
-    if any(part.startswith(("--api-key", "--header")) for part in arguments):
+    """Other users of the host read our arguments: a key, header or password given there is overwritten."""
+    if any(part.startswith(("--api-key", "--header")) or ("://" in part and "@" in part) for part in arguments):
         import setproctitle
 
         setproctitle.setproctitle(f"surgeproof {arguments[0] if arguments else ''}")

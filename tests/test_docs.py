@@ -57,7 +57,7 @@ def test_every_trace_format_is_documented() -> None:
 def test_every_audit_check_is_documented() -> None:
     held = columns(4000)
     audit = audit_run(held, {0: [sample()]}, open_loop=True, interrupted=False, tightest_ms=None)
-    assert len(audit.checks) == 9
+    assert len(audit.checks) == 10
     for check in audit.checks:
         assert f"`{check.name}`" in DOCS["metrics.md"]
 

@@ -89,6 +89,7 @@ def test_a_busy_worker_is_named() -> None:
     [
         ({"loop_lag_ns": 200 * MS}, "loop_lag_p99"),
         ({"gc_pause_ns": 80 * MS}, "gc_pause_max"),
+        ({"reads": 1000, "late_reads": 30}, "late_reads_share"),
         ({"clock_step_ns": -2000 * MS}, "clock_step_max"),
     ],
 )
