@@ -8,7 +8,7 @@ from rich.text import Text
 
 from surgeproof.records import Audit, RuleVerdict, Verdict
 from surgeproof.run import RunResult
-from surgeproof.slo.wording import counts_line, figure
+from surgeproof.slo.wording import counts_line, figure, notices
 
 _COLOURS = {"PASS": "green", "FAIL": "red", "INCONCLUSIVE": "yellow", "INVALID": "magenta"}
 _SHOWN_LATENCIES = ("ttft", "first_answer", "tpot", "max_gap", "e2e")
@@ -19,6 +19,8 @@ def print_result(result: RunResult, console: Console | None = None) -> None:
     console = console or Console()
     console.print(latency_table(result.summary))
     console.print(counts_line(result.summary))
+    for notice in notices(result.summary):
+        console.print(f"Notice: {notice}", style="yellow")
     if result.verdicts:
         print_board(result.verdicts, console)
     for line in audit_lines(result.audit):

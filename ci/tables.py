@@ -6,7 +6,7 @@ from rich.console import Console
 from rich.table import Table
 
 from surgeproof.ci.board import audit_lines, latency_table, print_board
-from surgeproof.slo.wording import counts_line, when
+from surgeproof.slo.wording import counts_line, notices, when
 from surgeproof.storage.queries import stored_audit, stored_verdicts
 
 
@@ -41,6 +41,8 @@ def print_run(run: dict[str, Any]) -> None:
         return
     console.print(latency_table(run["summary"]))
     console.print(counts_line(run["summary"]))
+    for notice in notices(run["summary"]):
+        console.print(f"Notice: {notice}", style="yellow")
     if run["verdicts"]:
         print_board(stored_verdicts(run), console)
     for line in audit_lines(stored_audit(run)):

@@ -1,1 +1,1 @@
-"""What the hardware did: SM estimate, clock alignment, the agent beside the GPU and its client."""
+"""What the hardware did; the agent and the estimator will live here."""

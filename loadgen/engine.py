@@ -46,7 +46,6 @@ class RunSpec(msgspec.Struct, frozen=True):
         boot_id: which host that is.
         run_dir: where the master's host keeps plan and spools.
         include_usage: the endpoint takes `stream_options`.
-        closed_classes: the load is a closed loop whose users are of Locust's classes.
     """
 
     uid: str

@@ -198,11 +198,6 @@ class StreamReader:
             return "error:empty"
         return "ok"
 
-    @property
-    def complete(self) -> bool:
-        """Whether nothing more can change the record (`[DONE]` was read, or reading is pointless)."""
-        return self.saw_done or self.stop_reading
-
     def tpot_ns(self) -> int | None:
         """Time per output token after the first event, ns; None under two tokens or one arrival.
 

@@ -137,7 +137,7 @@ class Exchange:
     __slots__ = (
         "address_index", "addresses", "attempt_started_at_ns", "connect_at_ns", "connected_at_ns", "connection",
         "dispatched_at_ns", "finished", "last_activity_at_ns", "make_reader", "on_done", "payload", "reader",
-        "resolved_at_ns", "retries", "reused", "sent_at_ns", "stamp_source", "tag", "tcp_connected_at_ns", "watches",
+        "resolved_at_ns", "retries", "reused", "sent_at_ns", "stamp_source", "tcp_connected_at_ns", "watches",
     )  # fmt: skip
 
     def __init__(
@@ -145,12 +145,10 @@ class Exchange:
         payload: bytes,
         make_reader: Callable[[], StreamReader],
         on_done: Callable[["Exchange"], None],
-        tag: Any = None,
     ) -> None:
         self.payload = payload
         self.make_reader = make_reader
         self.on_done = on_done
-        self.tag = tag
         self.reader = make_reader()
         self.retries = 0
         self.finished = False
@@ -201,7 +199,6 @@ class Client:
         self.loop = gevent.get_hub().loop
         self.idle: deque[Connection] = deque()
         self.in_flight: set[Exchange] = set()
-        self.connections_opened = 0
         self._deadlines: list[tuple[int, int, list[Exchange]]] = []
         self._sequence = itertools.count()
         self._sweeper = self.loop.timer(_SWEEP_S, _SWEEP_S)
@@ -381,7 +378,6 @@ class Connection:
         if code not in (0, errno.EINPROGRESS):
             self._connect_failed(code)
             return
-        self.client.connections_opened += 1
         loop = self.client.loop
         self._writing = loop.io(sock.fileno(), 2)
         self._writing.start(self._guarded, self._on_writable)

@@ -20,7 +20,7 @@ NUMBERS = (
     "tpot_ns", "max_gap_ns", "input_tokens", "output_tokens", "cached_tokens", "planned_input_tokens",
     "planned_output_tokens", "http_status", "token_events", "retries", "step", "worker",
 )  # fmt: skip
-TEXTS = ("request_class", "phase", "outcome", "stamp_source")
+TEXTS = ("request_class", "phase", "outcome", "stamp_source", "finish_reason", "warnings")
 COLUMNS = TIMES + NUMBERS + TEXTS
 _SHED_STATUS = (429, 503)
 _MISSING = np.iinfo(np.int64).min

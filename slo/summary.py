@@ -4,6 +4,7 @@ Latency figures are of answered requests; the counts beside them say how many we
 requests stay in every share.
 """
 
+from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -62,6 +63,10 @@ def _class_summary(measured: Measured, mask: Mask, goodput: dict[str, float]) ->
         "not_sent": int((mask & (outcome == "not_sent")).sum()),
         "success_ratio": _ratio(ok.sum(), sent.sum()),
         "outcomes": {str(name): int(count) for name, count in zip(outcomes, counts, strict=True)},
+        "finish_reasons": dict(Counter(str(reason) for reason in measured.texts["finish_reason"][ok])),
+        "warnings": dict(
+            Counter(name for names in measured.texts["warnings"][mask] if names for name in names.split(","))
+        ),
         "duration_s": duration,
         "requests_per_s": _ratio(ok.sum(), duration),
         "input_tokens": _total(inputs),

@@ -23,6 +23,33 @@ def counts_line(summary: dict[str, Any]) -> str:
     return "; ".join(parts)
 
 
+def notices(summary: dict[str, Any]) -> list[str]:
+    """What a reader of the figures must know about how the server answered."""
+    figures = summary["classes"]["all"]
+    answered, warnings = figures["ok"], figures["warnings"]
+    if not answered:
+        return []
+    found = []
+    buffered = warnings.get("buffered", 0) / answered
+    if buffered > 0.5:
+        found.append(
+            f"{buffered:.0%} of the answers came in one arrival: a proxy buffers, or the server does not stream; "
+            "first-token times are times of the whole answer"
+        )
+    if warnings.get("not_streamed", 0) > answered / 2:
+        found.append("the server did not stream: there are no first-token times")
+    if figures["unknown_output_tokens"] == answered:
+        found.append("the server sends no usage: token counts, token rates and times per token are unknown")
+    for name, text in (
+        ("hidden_reasoning", "answers hold reasoning tokens that were not streamed; time per token leaves them out"),
+        ("short_output", "answers were shorter than asked for"),
+        ("output_over_limit", "answers were longer than allowed"),
+    ):
+        if warnings.get(name):
+            found.append(f"{warnings[name]} {text}")
+    return found
+
+
 def figure(value: float | None, unit: str) -> str:
     """A number with its unit; a dash where there is none."""
     if value is None:

@@ -435,6 +435,21 @@ def show(run_id: int, db: str, as_json: bool) -> None:
 
 
 @cli.command()
+@click.argument("run_id", type=click.IntRange(1, 2**31 - 1))
+@click.option("--slo", type=click.Path(path_type=Path), help="YAML file of objectives; default the run's own.")
+@db_option
+def gate(run_id: int, slo: Path | None, db: str) -> None:
+    """Judge a stored run again; the exit code is the verdict."""
+    from surgeproof.ci.board import print_result
+    from surgeproof.config import load_slo
+    from surgeproof.run import judge_stored
+
+    result = judge_stored(db, run_id, load_slo(slo) if slo else None)
+    print_result(result)
+    sys.exit(result.exit_code)
+
+
+@cli.command()
 @db_option
 def recover(db: str) -> None:
     """Store and judge what killed runs left behind."""

@@ -1,12 +1,10 @@
 """One clock for a host: monotonic time, moved once onto the Unix epoch.
 
-`Clock` is what the rest of the program asks for, so that tests can pass a `ManualClock`. The real
-clock reads CLOCK_MONOTONIC and adds a fixed anchor: a wall clock that steps during a run moves
-nothing. It knows nothing about other hosts.
+The clock reads CLOCK_MONOTONIC and adds a fixed anchor: a wall clock that steps during a run moves
+nothing. It knows nothing about other hosts; pure modules are handed times and never ask it.
 """
 
 import time
-from typing import Protocol
 
 
 def measure_anchor_ns(samples: int = 16) -> int:
@@ -21,16 +19,8 @@ def measure_anchor_ns(samples: int = 16) -> int:
     return anchor
 
 
-class Clock(Protocol):
-    """Tells the time on the run's clock."""
-
-    def now_ns(self) -> int:
-        """Nanoseconds since the Unix epoch, never going back."""
-        ...
-
-
 class MonotonicClock:
-    """The real clock.
+    """The clock of one process.
 
     Args:
         anchor_ns: realtime minus monotonic; measured now where not given. Workers on one host
@@ -45,19 +35,3 @@ class MonotonicClock:
     def now_ns(self) -> int:
         """Nanoseconds since the Unix epoch, never going back."""
         return time.monotonic_ns() + self.anchor_ns
-
-
-class ManualClock:
-    """A clock that stands still until told to move; for tests."""
-
-    def __init__(self, now_ns: int = 0) -> None:
-        self.time_ns = now_ns
-
-    def now_ns(self) -> int:
-        """The time it was set to."""
-        return self.time_ns
-
-    def advance_ms(self, milliseconds: float) -> int:
-        """Move on and return the new time."""
-        self.time_ns += round(milliseconds * 1e6)
-        return self.time_ns

@@ -27,6 +27,7 @@ from surgeproof.errors import (
     EXIT_INVALID,
     EXIT_PASS,
     RunBrokenError,
+    UsageError,
 )
 from surgeproof.loadgen.audit import audit_run
 from surgeproof.loadgen.engine import PLAN_FILE, SPEC_FILE, RunSpec, boot_id
@@ -40,7 +41,7 @@ from surgeproof.slo.measured import COLUMNS, Measured
 from surgeproof.slo.rules import Rule, parse_goodput, parse_rules
 from surgeproof.slo.summary import summarise
 from surgeproof.slo.verdict import judge, overall
-from surgeproof.storage.queries import record_columns, unfinished_runs
+from surgeproof.storage.queries import get_run, record_columns, stored_audit, unfinished_runs
 from surgeproof.storage.store import Store, open_engine, to_json
 
 EXIT_SIGINT = 130
@@ -199,6 +200,27 @@ def begin_run(
     )
     store.save_plan(run_id, planned.plan.rows, planned.plan.digest, scenario.load.seed)
     return RunInProgress(store, run_id, spec, planned.plan, rules), tuple(notes)
+
+
+def judge_stored(db_url: str, run_id: int, slo: dict[str, tuple[str, ...]] | None) -> RunResult:
+    """Judge a stored run again, by its own objectives or by others; nothing is changed.
+
+    Raises:
+        UsageError: there is no such run, it has not ended, or there is nothing to judge it by.
+        StoreError: there is no such database.
+    """
+    engine = open_engine(db_url, create=False)
+    stored = get_run(engine, run_id)
+    if stored["summary"] is None:
+        raise UsageError(f"run {run_id} has not ended: wait for it, or see 'surgeproof recover'")
+    rules = parse_rules(slo if slo is not None else stored["scenario"]["slo"])
+    if not any(rules.values()):
+        raise UsageError(f"run {run_id} has no objectives of its own: give --slo FILE")
+    audit = stored_audit(stored)
+    verdicts = judge(Measured(record_columns(engine, run_id, COLUMNS)), rules, audit)
+    verdict = overall(verdicts, audit)
+    code = _EXIT_CODES[verdict] if stored["state"] != RunState.BROKEN else EXIT_INVALID
+    return RunResult(run_id, verdict, tuple(verdicts), audit, stored["summary"], code)
 
 
 def recover_runs(db_url: str) -> list[RunResult]:

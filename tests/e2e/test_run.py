@@ -91,6 +91,10 @@ def test_exit_codes_tell_the_verdict(sim: SimProcess, tmp_path: Path, slo: str, 
     assert result.returncode == code, result.stdout + result.stderr
     assert "goodput" in result.stdout
     assert rows(tmp_path / "surgeproof.db", "SELECT count(*), count(DISTINCT plan_index) FROM records") == [(30, 30)]
+    assert surgeproof("gate", "1", cwd=tmp_path).returncode == code
+    (tmp_path / "other.yaml").write_text("['success < 1%']")
+    assert surgeproof("gate", "1", "--slo", "other.yaml", cwd=tmp_path).returncode == 3
+    assert surgeproof("gate", "9", cwd=tmp_path).returncode == 2
 
 
 @pytest.mark.parametrize(
@@ -285,6 +289,6 @@ def test_probe_answers_json_and_exit_codes(sim: SimProcess, tmp_path: Path) -> N
 def test_help_answers_at_once_for_every_command(tmp_path: Path) -> None:
     result = surgeproof("--help", cwd=tmp_path)
     assert result.returncode == 0
-    for command in ("demo", "probe", "run", "runs", "sim", "traces", "ui"):
+    for command in ("demo", "gate", "probe", "run", "runs", "sim", "traces", "ui"):
         assert command in result.stdout
         assert surgeproof(command, "--help", cwd=tmp_path).returncode == 0

@@ -9,6 +9,7 @@ from surgeproof.records import Audit, AuditCheck, RuleVerdict, Verdict
 from surgeproof.slo.rules import parse_rules
 from surgeproof.slo.summary import distribution, summarise
 from surgeproof.slo.verdict import judge, overall
+from surgeproof.slo.wording import notices
 from tests.slo.columns import measured, rng
 
 BREACH = Audit((AuditCheck("worker_cpu_share", 0.99, 0.95, "of a core", False, "use --processes 4"),))
@@ -163,6 +164,15 @@ def test_warm_up_is_not_judged_but_shown() -> None:
     summary = summarise(held)
     assert summary["warmup"] == 10
     assert summary["classes"]["all"]["latency_ms"]["ttft"]["mean"] == pytest.approx(600.0)
+
+
+def test_a_buffering_proxy_is_noticed_for_the_run() -> None:
+    """When most answers came in one arrival, the figures say what they are."""
+    held = measured([400.0] * 10, warnings=["buffered"] * 8 + [None] * 2, output_tokens=[None] * 10)
+    found = notices(summarise(held))
+    assert found[0].startswith("80% of the answers came in one arrival")
+    assert "no usage" in found[1]
+    assert notices(summarise(measured([400.0] * 10))) == []
 
 
 def test_a_throughput_rule_uses_the_load_window() -> None:

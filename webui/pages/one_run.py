@@ -4,7 +4,7 @@ import pandas as pd
 import streamlit as st
 
 from surgeproof.errors import SurgeproofError
-from surgeproof.slo.wording import counts_line, figure, when
+from surgeproof.slo.wording import counts_line, figure, notices, when
 from surgeproof.storage.queries import stored_audit, stored_verdicts
 from surgeproof.webui import charts, data
 
@@ -37,6 +37,8 @@ verdict = run["verdict"] or "no objectives"
 for check in stored_audit(run).breaches:
     st.warning(f"The client is not trustworthy: {check.remedy}")
 st.write(counts_line(run["summary"]))
+for notice in notices(run["summary"]):
+    st.warning(notice)
 
 verdicts = stored_verdicts(run)
 if verdicts:
