@@ -46,7 +46,8 @@ def board_table(verdicts: tuple[RuleVerdict, ...]) -> Table:
     """Class, objective, what was observed, attainment, verdict."""
     table = Table(title="SLO board", title_justify="left", show_edge=False)
     for name in ("class", "objective", "observed", "95 % bounds", "n", "attained", "verdict"):
-        table.add_column(name, justify="right" if name in ("observed", "n", "attained") else "left", overflow="fold")
+        right = name in ("observed", "n", "attained")
+        table.add_column(name, justify="right" if right else "left", overflow="fold", no_wrap=name == "verdict")
     for verdict in verdicts:
         colour = _COLOURS[str(verdict.verdict)]
         table.add_row(
