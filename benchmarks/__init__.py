@@ -1,1 +1,0 @@
-"""Measures the load generator itself against an endpoint with known timing."""
