@@ -1,4 +1,6 @@
-"""`make bench`: measures the load generator against an endpoint with known timing: the whole product, one worker, on one core; the null endpoint on another.
+"""`make bench`: measures the load generator itself against an endpoint with known timing.
+
+The whole product with one worker has one core, the null endpoint another.
 
 Each line is measured through `surgeproof run`: schedule, sockets, parsing, records, spool. Truth is
 the endpoint's own log of write times. Figures go to benchmarks/results/ with the host's description;

@@ -24,8 +24,9 @@ from surgeproof.loadgen.plan import Plan
 from surgeproof.loadgen.prompts import HuggingFaceTokenizer, PromptMaker
 from surgeproof.loadgen.sender import CANCELLED, RequestForm, Sender, unsent_record
 from surgeproof.loadgen.spool import Batch, HealthSample, SpoolWriter, spool_path
+from surgeproof.loadgen.target import Target
 from surgeproof.loadgen.timer import WakeTimer
-from surgeproof.loadgen.transport import NEVER_NS, Client, Exchange, Target
+from surgeproof.loadgen.transport import NEVER_NS, Client, Exchange
 from surgeproof.records import Phase, RequestPlan, StreamRecord
 
 PLAN_FILE = "plan.npy"

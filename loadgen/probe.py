@@ -12,7 +12,8 @@ from surgeproof.clock import MonotonicClock
 from surgeproof.config import Secrets, TargetConfig
 from surgeproof.loadgen.sender import PATHS, RequestForm, again_with, refused_stream_options
 from surgeproof.loadgen.stream import StreamReader
-from surgeproof.loadgen.transport import Client, Exchange, Target
+from surgeproof.loadgen.target import Target
+from surgeproof.loadgen.transport import Client, Exchange
 
 
 def probe(

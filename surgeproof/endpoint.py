@@ -7,7 +7,7 @@ import msgspec
 
 from surgeproof.config import Secrets, TargetConfig
 from surgeproof.errors import ConfigError, EndpointError
-from surgeproof.loadgen.transport import Target
+from surgeproof.loadgen.target import Target
 
 _PATIENCE_S = 5.0
 

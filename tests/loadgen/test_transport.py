@@ -16,7 +16,8 @@ from gevent.event import Event
 from surgeproof.config import Timeouts, TlsOptions
 from surgeproof.errors import ConfigError, EndpointError
 from surgeproof.loadgen.stream import StreamReader
-from surgeproof.loadgen.transport import Exchange, Target
+from surgeproof.loadgen.target import Target
+from surgeproof.loadgen.transport import Exchange
 from surgeproof.sandbox.scripted import ScriptedServer, exchange
 from tests.loadgen.client import ask, client_of, ms_since_sent
 
