@@ -80,9 +80,11 @@ def _class_summary(measured: Measured, mask: Mask, goodput: dict[str, float]) ->
         },
     }
     if goodput:
-        good = meets(measured, [Condition(name, "<=", bound) for name, bound in goodput.items()])[0] & ok
-        figures["goodput_per_s"] = _ratio((good & mask).sum(), duration)
-        figures["attainment"] = _ratio((good & mask).sum(), sent.sum())
+        good, told = meets(measured, [Condition(name, "<=", bound) for name, bound in goodput.items()])
+        evaluable = bool((sent & told).any())
+        figures["goodput_per_s"] = _ratio((good & ok).sum(), duration) if evaluable else None
+        figures["attainment"] = _ratio((good & ok).sum(), (sent & told).sum())
+        figures["not_evaluable"] = int((sent & ~told).sum())
     return figures
 
 

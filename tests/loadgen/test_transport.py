@@ -5,6 +5,7 @@ import resource
 import socket
 import ssl
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from gevent.event import Event
 
 from surgeproof.config import Timeouts, TlsOptions
 from surgeproof.errors import ConfigError, EndpointError
+from surgeproof.loadgen import transport
 from surgeproof.loadgen.stream import StreamReader
 from surgeproof.loadgen.target import Target
 from surgeproof.loadgen.transport import Exchange
@@ -364,5 +366,25 @@ def test_stamps_come_from_the_kernel_on_linux() -> None:
         hold.close()
     ttft = ms_since_sent(result, result.reader.first_token_at_ns)
     assert result.stamp_source == "kernel"
+    assert ttft is not None
+    assert abs(ttft - 100) < 30
+
+
+@pytest.mark.parametrize("step_ns", [-2_000_000_000, 120_000_000_000])
+def test_a_wall_clock_that_steps_moves_no_latency(step_ns: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The realtime clock jumps between the send and the first token; the monotonic one does not."""
+
+    class Stepping:
+        monotonic_ns = staticmethod(time.monotonic_ns)
+
+        def time_ns(self) -> int:
+            return time.time_ns() + step_ns
+
+    with ScriptedServer([exchange((100, TOKEN), (0, END))]) as server, client_of(server.base_url) as client:
+        ask(client)
+        monkeypatch.setattr(transport, "time", Stepping())
+        result = ask(client)
+    ttft = ms_since_sent(result, result.reader.first_token_at_ns)
+    assert result.stamp_source == "clock"
     assert ttft is not None
     assert abs(ttft - 100) < 30

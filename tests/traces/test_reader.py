@@ -96,11 +96,9 @@ def test_rows_out_of_order_are_sorted_stably_and_counted(tmp_path: Path) -> None
     assert trace.out_of_order == 1
 
 
-@pytest.mark.parametrize("at", [-5, float("nan"), float("inf"), "x", None, True])
+@pytest.mark.parametrize("at", [-5, float("nan"), float("inf"), "x", None])
 def test_a_time_that_cannot_be_waited_for_is_rejected_with_its_line(tmp_path: Path, at: Any) -> None:
     path = written(tmp_path, mooncake(row(0), row(at)))
-    if at is True:
-        pytest.skip("JSON true reads as the number 1")
     with pytest.raises(TraceError, match="row 2: timestamp is"):
         read_trace(path)
 
