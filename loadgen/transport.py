@@ -43,7 +43,6 @@ DONE_GRACE_S = 0.1
 _SWEEP_S = 0.01
 _SO_TIMESTAMPNS = 35
 _STAMP = struct.Struct("qq")
-_MAX_STAMP_AGE_NS = 60 * 10**9
 _KERNEL_STAMPS = sys.platform == "linux"
 _RESOURCE_ERRORS = frozenset(
     {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS, errno.EADDRNOTAVAIL, errno.EADDRINUSE}
@@ -433,6 +432,10 @@ class Connection:
             self._fault("error:client_resource", f"the client failed: {exc!r}")
 
     def _read_once(self) -> None:
+        client = self.client
+        if client.on_due is not None and time.monotonic_ns() >= client.next_due_ns:
+            # The loop may have hundreds of sockets to read before it looks at timers again.
+            client.on_due()
         sock = self._sock
         if sock is None:
             return
@@ -444,22 +447,8 @@ class Connection:
             self._on_cut("error:reset", f"connection reset: {_strerror(exc.errno or 0)}")
             return
         now = time.monotonic_ns()
-        client = self.client
-        if now >= client.next_due_ns and client.on_due is not None:
-            # The loop may have hundreds of sockets to read before it looks at timers again.
-            client.on_due()
-        source = "clock"
-        if ancillary:
-            seconds, nanoseconds = _STAMP.unpack_from(ancillary[0][2])
-            # Both clocks are read here, so a wall clock that stepped earlier cannot move the stamp.
-            age = time.time_ns() - seconds * 1_000_000_000 - nanoseconds
-            if 0 <= age < _MAX_STAMP_AGE_NS:
-                now -= age
-                source = "kernel"
-                client.reads += 1
-                if age > LATE_READ_NS:
-                    client.late_reads += 1
-        at_ns = self._at_ns = now + self.clock.anchor_ns
+        at_ns, source = self._stamp(now, ancillary)
+        self._at_ns = at_ns
         exchange = self.exchange
         if exchange is None:
             # Nothing was asked: the server closes an idle connection, or talks out of turn.
@@ -475,6 +464,26 @@ class Connection:
             self._read_tls(self._view[:count], source)
         else:
             self._parse(bytes(self._view[:count]), source)
+
+    def _stamp(self, now: int, ancillary: list[Any]) -> tuple[int, str]:
+        """When the data of a read arrived, and who says so: the kernel, or our clock right after the read.
+
+        Both clocks are read here, so a wall clock that stepped earlier cannot move a stamp; one that
+        stepped since then gives a stamp before the read or the request before, which is not believed.
+        """
+        read_at_ns = now + self.clock.anchor_ns
+        if not ancillary:
+            return read_at_ns, "clock"
+        seconds, nanoseconds = _STAMP.unpack_from(ancillary[0][2])
+        age = time.time_ns() - seconds * 1_000_000_000 - nanoseconds
+        exchange = self.exchange
+        earliest = max(self._at_ns, exchange.attempt_started_at_ns if exchange is not None else 0)
+        if age < 0 or read_at_ns - age < earliest:
+            return read_at_ns, "clock"
+        self.client.reads += 1
+        if age > LATE_READ_NS:
+            self.client.late_reads += 1
+        return read_at_ns - age, "kernel"
 
     def _read_tls(self, data: memoryview, source: str) -> None:
         assert self._tls is not None
