@@ -108,23 +108,23 @@ def test_a_killed_worker_costs_its_share_only(sim: SimProcess, tmp_path: Path) -
 
 @pytest.mark.slow
 def test_a_starved_client_is_invalid_and_never_a_slow_server(sim: SimProcess, tmp_path: Path) -> None:
-    """Two busy loops share the client's only core: whatever the latencies look like, no rule on them fails."""
-    core = min(os.sched_getaffinity(0))
+    """The load generator gets the processor a third of the time: no rule on latencies fails for it.
+
+    It is stopped and let go by signals, so that no scheduler can be kinder than the test means.
+    """
     (tmp_path / "slo.yaml").write_text("['ttft p99 < 1ms', 'ttft p50 < 1ms']")
-    hogs = [subprocess.Popen(["taskset", "-c", str(core), sys.executable, "-c", "while True: pass"]) for _ in range(4)]
-    try:
-        result = subprocess.run(
-            [
-                "taskset", "-c", str(core), sys.executable, "-m", "surgeproof", "run", "--base-url", sim.base_url,
-                "--request-rate", "300", "--duration", "6s", "--output-len", "20", "--input-len", "10",
-                "--slo", "slo.yaml",
-            ],
-            cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE_S * 2, check=False,
-        )  # fmt: skip
-    finally:
-        for hog in hogs:
-            hog.kill()
-            hog.wait()
-    assert result.returncode == 5, result.stdout + result.stderr
+    child = started(sim, tmp_path, "--slo", "slo.yaml", seconds=8)
+    wait_for(lambda: stored(tmp_path) >= 10)
+    (worker,) = locusts(child)
+    while child.poll() is None:
+        try:
+            worker.suspend()
+            time.sleep(0.2)
+            worker.resume()
+        except psutil.NoSuchProcess:
+            break
+        time.sleep(0.1)
+    output = child.communicate(timeout=PATIENCE_S)[0]
+    assert child.returncode == 5, output
     assert rows(tmp_path / "surgeproof.db", "SELECT DISTINCT verdict FROM verdicts") == [("INVALID",)]
-    assert "Client audit:" in result.stdout
+    assert "Client audit:" in output
