@@ -27,7 +27,7 @@ from surgeproof.loadgen.spool import Batch, HealthSample, SpoolWriter, spool_pat
 from surgeproof.loadgen.target import Target
 from surgeproof.loadgen.timer import WakeTimer
 from surgeproof.loadgen.transport import NEVER_NS, Client, Exchange
-from surgeproof.records import Phase, RequestPlan, StreamRecord
+from surgeproof.records import RequestPlan, StreamRecord
 
 PLAN_FILE = "plan.npy"
 SPEC_FILE = "run.json"
@@ -134,11 +134,6 @@ class Engine:
         """Requests that are due but held back by the cap."""
         return self._open_loop.waiting if self._open_loop else 0
 
-    def phase_of(self, index: int, intended_ns: int) -> str:
-        """Warm-up by rule: the first seconds, or the first requests."""
-        early = max(0, intended_ns) < self.load.warmup_s * 1e9 or index < self.load.num_warmups
-        return Phase.WARMUP if early else Phase.MAIN
-
     # -- closed loop ----------------------------------------------------------------------------
 
     def ask(self, request_class: str) -> bool:
@@ -161,7 +156,7 @@ class Engine:
             answered.set()
 
         now = self.clock.now_ns()
-        phase = self.phase_of(index, now - self.start_at_ns)
+        phase = self.load.phase_of(index, now - self.start_at_ns)
         self.sender.send(plan, payload, now, phase, self.step, done)
         answered.wait()
         return True
@@ -276,7 +271,7 @@ class _OpenLoop:
         rest = itertools.chain((plan for plan, _, _ in self._ready), self._plans)
         for plan in rest:
             intended_at = engine.start_at_ns + plan.intended_ns
-            phase = engine.phase_of(plan.index, plan.intended_ns)
+            phase = engine.load.phase_of(plan.index, plan.intended_ns)
             engine.take(unsent_record(plan, intended_at, engine.worker, phase, reason))
         self._ready.clear()
 
@@ -327,7 +322,7 @@ class _OpenLoop:
                 self._capped = True
                 return
             self._ready.popleft()
-            phase = engine.phase_of(plan.index, plan.intended_ns)
+            phase = engine.load.phase_of(plan.index, plan.intended_ns)
             engine.sender.send(plan, payload, intended_at, phase, 0, self._answered)
         self._set_timer()
 

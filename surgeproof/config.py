@@ -15,7 +15,7 @@ from typing import Any, Literal
 import msgspec
 
 from surgeproof.errors import ConfigError
-from surgeproof.records import REQUEST_CLASSES
+from surgeproof.records import REQUEST_CLASSES, Phase
 
 DEFAULT_DB = "sqlite:///surgeproof.db"
 RUN_DIR_VARIABLE = "SURGEPROOF_RUN_DIR"
@@ -102,6 +102,11 @@ class LoadConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """Whether the load has times of its own, rather than users that Locust counts."""
         sources = (self.trace, self.profile, self.request_rate, self.num_prompts)
         return any(source is not None for source in sources)
+
+    def phase_of(self, index: int, intended_ns: int) -> Phase:
+        """Warm-up by rule: the first seconds, or the first requests."""
+        early = max(0, intended_ns) < self.warmup_s * 1e9 or index < self.num_warmups
+        return Phase.WARMUP if early else Phase.MAIN
 
 
 class Scenario(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -36,7 +36,7 @@ from surgeproof.loadgen.sender import unsent_record
 from surgeproof.loadgen.spool import SUFFIX, Batch, HealthSample, SpoolReader
 from surgeproof.locust_process import LocustProcess, make_run_dir, remove_run_dir
 from surgeproof.planning import plan_scenario
-from surgeproof.records import Audit, Phase, RuleVerdict, RunState, StreamRecord, Verdict
+from surgeproof.records import Audit, RuleVerdict, RunState, StreamRecord, Verdict
 from surgeproof.slo.measured import COLUMNS, Measured
 from surgeproof.slo.rules import Rule, parse_goodput, parse_rules
 from surgeproof.slo.summary import summarise
@@ -139,14 +139,24 @@ class RunInProgress:
         stored = self.store.stored_indexes(self.run_id)
         if len(stored) == len(self.plan):
             return
-        start = self.spec.anchor_ns + time.monotonic_ns()
-        missing = [
-            unsent_record(plan, start, -1, Phase.MAIN, reason)
-            for index in range(len(self.plan))
-            if index not in stored
-            for plan in [self.plan[index]]
-        ]
-        self.store.add_records(self.run_id, missing)
+        load, start_at_ns = self.spec.scenario.load, self._start_at_ns()
+        missing = (self.plan[index] for index in range(len(self.plan)) if index not in stored)
+        self.store.add_records(
+            self.run_id,
+            [
+                unsent_record(
+                    plan, start_at_ns + plan.intended_ns, -1, load.phase_of(plan.index, plan.intended_ns), reason
+                )
+                for plan in missing
+            ],
+        )
+
+    def _start_at_ns(self) -> int:
+        """Time of the plan's 0, as any worker's record tells it; now where there is none."""
+        known = record_columns(self.store.engine, self.run_id, ("plan_index", "intended_at_ns"))
+        if not known["plan_index"]:
+            return MonotonicClock(self.spec.anchor_ns).now_ns()
+        return int(known["intended_at_ns"][0]) - self.plan[known["plan_index"][0]].intended_ns
 
 
 def begin_run(

@@ -8,6 +8,7 @@ import pandas as pd
 import streamlit as st
 
 from surgeproof.config import DEFAULT_DB
+from surgeproof.errors import SurgeproofError
 from surgeproof.slo.measured import COLUMNS, Measured
 from surgeproof.storage.queries import get_run, list_runs, record_columns
 from surgeproof.storage.store import open_engine
@@ -28,6 +29,19 @@ def engine(url: str) -> Any:
 def runs(url: str) -> list[dict[str, Any]]:
     """All runs, the newest first."""
     return list_runs(engine(url))
+
+
+def runs_or_stop(url: str) -> list[dict[str, Any]]:
+    """The runs, or a page that ends here with what to do."""
+    try:
+        found: list[dict[str, Any]] = runs(url)
+    except SurgeproofError as exc:
+        st.info(str(exc))
+        st.stop()
+    if not found:
+        st.info("No runs yet. Start one with `surgeproof run`.")
+        st.stop()
+    return found
 
 
 @st.cache_data(ttl=2)

@@ -102,6 +102,9 @@ def test_a_killed_worker_costs_its_share_only(sim: SimProcess, tmp_path: Path) -
     whole = [share for share in shares.values() if "not_sent" not in share]
     assert len(lost) == len(whole) == 1
     assert set(whole[0]) == {"ok"}
+    # What was never sent keeps its planned time, on the same axis as what was.
+    times = [at for (at,) in rows(tmp_path / "surgeproof.db", "SELECT intended_at_ns FROM records ORDER BY plan_index")]
+    assert times == sorted(times)
     reasons = rows(tmp_path / "surgeproof.db", "SELECT DISTINCT error FROM records WHERE outcome = 'not_sent'")
     assert reasons == [("its worker was lost",)]
 

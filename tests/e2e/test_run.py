@@ -265,10 +265,13 @@ def test_keys_reach_the_endpoint_and_nothing_else(sim: SimProcess, tmp_path: Pat
         ],
         cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
     )  # fmt: skip
-    time.sleep(2.0)
+    deadline = time.monotonic() + PATIENCE_S
+    while not (tmp_path / "surgeproof.db").exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
     listed = subprocess.run(["ps", "axww", "-o", "args"], capture_output=True, text=True, check=True).stdout
     output = child.communicate(timeout=PATIENCE_S)[0]
     assert child.returncode in (0, 5), output
+    assert "surgeproof run" in listed
     assert key not in output
     assert key not in listed
     for path in tmp_path.rglob("*"):

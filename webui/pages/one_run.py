@@ -3,7 +3,6 @@
 import pandas as pd
 import streamlit as st
 
-from surgeproof.errors import SurgeproofError
 from surgeproof.slo.wording import counts_line, figure, notices, when
 from surgeproof.storage.queries import stored_audit, stored_verdicts
 from surgeproof.webui import charts, data
@@ -11,14 +10,7 @@ from surgeproof.webui import charts, data
 LATENCIES = {"ttft_ms": "TTFT, ms", "e2e_ms": "end to end, ms", "tpot_ms": "time per output token, ms"}
 
 url = data.database_url()
-try:
-    numbers = [run["id"] for run in data.runs(url)]
-except SurgeproofError as exc:
-    st.info(str(exc))
-    st.stop()
-if not numbers:
-    st.info("No runs yet. Start one with `surgeproof run`.")
-    st.stop()
+numbers = [run["id"] for run in data.runs_or_stop(url)]
 wanted = st.session_state.get("run_id", numbers[0])
 run_id = st.sidebar.selectbox("Run", numbers, index=numbers.index(wanted) if wanted in numbers else 0)
 run = data.run(url, run_id)

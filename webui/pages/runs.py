@@ -3,19 +3,11 @@
 import pandas as pd
 import streamlit as st
 
-from surgeproof.errors import SurgeproofError
 from surgeproof.slo.wording import when
 from surgeproof.webui import data
 
 st.title("Runs")
-try:
-    found = data.runs(data.database_url())
-except SurgeproofError as exc:
-    st.info(str(exc))
-    st.stop()
-if not found:
-    st.info("No runs yet. Start one with `surgeproof run`.")
-    st.stop()
+found = data.runs_or_stop(data.database_url())
 table = pd.DataFrame(
     {
         "run": run["id"],
