@@ -26,7 +26,7 @@ quick: $(VENV)/.test
 links:
 	mkdir -p .links/surgeproof
 	for item in surgeproof/*; do ln -sfn ../../$$item .links/surgeproof/$$(basename $$item); done
-	for room in ci gpu loadgen sandbox slo storage traces webui; do ln -sfn ../../$$room .links/surgeproof/$$room; done
+	for room in benchmarks ci gpu loadgen sandbox slo storage traces webui; do ln -sfn ../../$$room .links/surgeproof/$$room; done
 
 lint: $(VENV)/.test links
 	$(BIN)/ruff check .
@@ -39,7 +39,7 @@ types: $(VENV)/.test links
 check: lint types test
 
 bench: $(VENV)/.test
-	$(BIN)/python -m benchmarks
+	$(BIN)/python -m surgeproof.benchmarks
 
 ui: $(BIN)/surgeproof
 	$(BIN)/surgeproof ui

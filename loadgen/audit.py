@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from surgeproof.loadgen.spool import HealthSample
+from surgeproof.loadgen.spool import HealthSample, WorkerFacts
 from surgeproof.records import Audit, AuditCheck
 
 Floats = npt.NDArray[np.float64]
@@ -24,6 +24,7 @@ _MORE_PROCESSES = "use more worker processes (--processes) or a lower rate"
 def audit_run(
     columns: Mapping[str, Any],
     health: Mapping[int, Sequence[HealthSample]],
+    workers: Sequence[WorkerFacts] = (),
     *,
     open_loop: bool,
     interrupted: bool,
@@ -35,6 +36,7 @@ def audit_run(
         columns: the record columns `intended_at_ns`, `sent_at_ns`, `connect_at_ns`,
             `connected_at_ns`, `outcome`, `input_tokens`, `planned_input_tokens`; None where missing.
         health: samples by worker.
+        workers: what the master noted of them, where there was one.
         open_loop: whether the load had a schedule of its own.
         interrupted: the user ended the run early, so unsent plans are no fault.
         tightest_ms: the smallest latency objective, ms.
@@ -47,6 +49,7 @@ def audit_run(
             remedy = f"{unsent} planned requests were not sent: see their reasons; {_MORE_PROCESSES}"
             checks.append(_check("not_sent", float(unsent), 0.0, "requests", remedy))
         checks += _fidelity(columns)
+    checks += _worker_checks(workers)
     checks += _health_checks(health)
     checks += _prompt_checks(columns, outcome)
     return Audit(tuple(check for check in checks if check is not None))
@@ -110,6 +113,20 @@ def _dispersion(at_ns: npt.NDArray[np.int64]) -> float | None:
         return None
     counts = np.bincount(at_ns // 10**9, minlength=windows)[:windows]
     return float(counts.var() / counts.mean()) if counts.mean() > 0 else None
+
+
+def _worker_checks(workers: Sequence[WorkerFacts]) -> list[AuditCheck]:
+    """Whether all workers did their share, and how well the clocks of their hosts are known."""
+    if not workers:
+        return []
+    lost = [f"worker {facts.worker} on {facts.host} {facts.fate}" for facts in workers if facts.fate]
+    checks = [_check("workers_lost", float(len(lost)), 0.0, "workers", "; ".join(lost))]
+    doubt_ms = max(facts.clock_uncertainty_ns for facts in workers) / 1e6
+    remedy = (
+        f"the clock of a worker's host is known to within {doubt_ms:.1f} ms only: "
+        "put master and workers on one network, or run on one host with --processes"
+    )
+    return [*checks, _check("clock_uncertainty_max", doubt_ms, _LAG_FLOOR_MS, "ms", remedy)]
 
 
 def _health_checks(health: Mapping[int, Sequence[HealthSample]]) -> list[AuditCheck]:

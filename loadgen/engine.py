@@ -7,12 +7,11 @@ share is started at its absolute time, whatever the others do, up to a declared 
 
 import gc
 import itertools
-import os
 import resource
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from pathlib import Path
+from typing import Protocol
 
 import gevent
 import msgspec
@@ -23,7 +22,7 @@ from surgeproof.config import Scenario, Secrets
 from surgeproof.loadgen.plan import Plan
 from surgeproof.loadgen.prompts import HuggingFaceTokenizer, PromptMaker
 from surgeproof.loadgen.sender import CANCELLED, RequestForm, Sender, unsent_record
-from surgeproof.loadgen.spool import Batch, HealthSample, SpoolWriter, spool_path
+from surgeproof.loadgen.spool import Batch, HealthSample
 from surgeproof.loadgen.target import Target
 from surgeproof.loadgen.timer import WakeTimer
 from surgeproof.loadgen.transport import NEVER_NS, Client, Exchange
@@ -43,8 +42,7 @@ class RunSpec(msgspec.Struct, frozen=True):
         uid: the run's global name.
         base_url: resolved endpoint.
         model: resolved model.
-        anchor_ns: the master's realtime minus monotonic time; shared by workers of its host.
-        boot_id: which host that is.
+        anchor_ns: the master's realtime minus monotonic time; shared by the processes it forked.
         run_dir: where the master's host keeps plan and spools.
         include_usage: the endpoint takes `stream_options`.
     """
@@ -54,17 +52,20 @@ class RunSpec(msgspec.Struct, frozen=True):
     base_url: str
     model: str
     anchor_ns: int
-    boot_id: str
     run_dir: str
     include_usage: bool = True
 
 
-def boot_id() -> str:
-    """Names this host's current boot; empty where the system does not tell."""
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
-    except OSError:
-        return ""
+class Outbox(Protocol):
+    """Where an engine's batches go: a spool file, or one that is also sent to the master."""
+
+    def append(self, batch: Batch) -> None:
+        """Keep one batch."""
+        ...
+
+    def close(self) -> None:
+        """There will be no more."""
+        ...
 
 
 class Engine:
@@ -76,6 +77,8 @@ class Engine:
         plan: the whole plan.
         worker: this worker's number, from 0.
         workers: how many share the plan.
+        clock: the run's clock, as this process reads it.
+        outbox: where records and health samples go.
         on_record: told each record, for Locust's own statistics.
         on_finished: told once, when the share has been sent and answered.
     """
@@ -87,12 +90,14 @@ class Engine:
         plan: Plan,
         worker: int,
         workers: int,
+        clock: MonotonicClock,
+        outbox: Outbox,
         on_record: Callable[[StreamRecord], None],
         on_finished: Callable[[], None],
     ) -> None:
         self.spec, self.plan, self.worker, self.workers = spec, plan, worker, workers
         self.load = spec.scenario.load
-        self.clock = MonotonicClock(spec.anchor_ns if spec.boot_id == boot_id() else None)
+        self.clock = clock
         self.start_at_ns = 0
         self.on_record, self._on_finished = on_record, on_finished
         self.step = 0
@@ -107,7 +112,7 @@ class Engine:
         tokenizer = HuggingFaceTokenizer(self.load.tokenizer) if self.load.tokenizer else None
         prompts = PromptMaker(self.load.seed, self.load.words_per_token, tokenizer)
         self.sender = Sender(self.client, form, prompts, spec.uid, worker)
-        self._spool = SpoolWriter(spool_path(Path(spec.run_dir), worker, os.uname().nodename))
+        self._outbox = outbox
         self._records: list[StreamRecord] = []
         self._closed_indexes = itertools.count(worker, workers)
         self._step_counts: dict[int, int] = {}
@@ -192,7 +197,7 @@ class Engine:
         records, self._records = self._records, []
         health = self._health.taken() if self._health else []
         if records or health or ended:
-            self._spool.append(Batch(self.worker, records, health, ended))
+            self._outbox.append(Batch(self.worker, records, health, ended))
 
     def _flush_regularly(self) -> None:
         while True:
@@ -232,7 +237,7 @@ class Engine:
         if self._health is not None:
             self._health.close()
         self.flush(ended=True)
-        self._spool.close()
+        self._outbox.close()
         self.client.close()
         gc.enable()
         self.finished.set()

@@ -4,7 +4,8 @@ import os
 from pathlib import Path
 
 from surgeproof.config import RUN_DIR_VARIABLE
-from surgeproof.loadgen.users import P0User, P1User, P2User, SpoolingConductor, install
+from surgeproof.loadgen.session import SpoolingConductor, install
+from surgeproof.loadgen.users import P0User, P1User, P2User
 
 run_dir = os.environ.get(RUN_DIR_VARIABLE)
 if run_dir:

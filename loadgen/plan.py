@@ -6,6 +6,8 @@ seed: changing the class mix does not move the arrivals.
 """
 
 import hashlib
+import io
+import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -57,6 +59,17 @@ class Plan:
     def share(self, worker: int, workers: int) -> Iterator[RequestPlan]:
         """The requests of one of `workers` workers: every `workers`-th of the one global schedule."""
         return (self[index] for index in range(worker, len(self.rows), workers))
+
+    def pack(self) -> bytes:
+        """The table as bytes, for a worker without our disk, and for the database."""
+        buffer = io.BytesIO()
+        np.save(buffer, self.rows, allow_pickle=False)
+        return zlib.compress(buffer.getvalue(), 1)
+
+    @classmethod
+    def unpack(cls, packed: bytes) -> "Plan":
+        """Read what `pack` made."""
+        return cls(np.load(io.BytesIO(zlib.decompress(packed)), allow_pickle=False))
 
     def save(self, path: Path) -> None:
         """Write the table where workers can load it."""

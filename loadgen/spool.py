@@ -46,13 +46,34 @@ class HealthSample(msgspec.Struct, omit_defaults=True):
     late_reads: int = 0
 
 
+class WorkerFacts(msgspec.Struct, omit_defaults=True, frozen=True):
+    """What the master knows of one worker.
+
+    Attributes:
+        host: name of its host.
+        clock_ahead_ns: the master's time minus the worker's, taken off its stamps.
+        clock_uncertainty_ns: how well that is known; 0 where both read one clock.
+        fate: why it did not do its share; None where it did.
+    """
+
+    worker: int
+    host: str
+    clock_ahead_ns: int = 0
+    clock_uncertainty_ns: int = 0
+    fate: str | None = None
+
+
 class Batch(msgspec.Struct, omit_defaults=True):
-    """One frame's content. `ended` marks the worker's orderly end."""
+    """One frame's content: a worker's records and health, or the master's facts (`worker` -1).
+
+    `ended` marks a worker's orderly end.
+    """
 
     worker: int
     records: list[StreamRecord] = []
     health: list[HealthSample] = []
     ended: bool = False
+    facts: list[WorkerFacts] = []
 
 
 _encoder = msgspec.msgpack.Encoder()
@@ -65,6 +86,14 @@ def encode_frame(batch: Batch) -> bytes:
     return _HEAD.pack(len(payload), zlib.crc32(payload)) + payload
 
 
+def is_whole(frame: bytes) -> bool:
+    """Whether bytes are exactly one frame, undamaged."""
+    if len(frame) < _HEAD.size:
+        return False
+    length, checksum = _HEAD.unpack_from(frame)
+    return bool(len(frame) == _HEAD.size + length and zlib.crc32(frame[_HEAD.size :]) == checksum)
+
+
 class SpoolWriter:
     """Appends frames; each is handed to the kernel at once, so a killed process loses none."""
 
@@ -74,7 +103,11 @@ class SpoolWriter:
 
     def append(self, batch: Batch) -> None:
         """Write one batch."""
-        self._file.write(encode_frame(batch))
+        self.append_frame(encode_frame(batch))
+
+    def append_frame(self, frame: bytes) -> None:
+        """Write one frame that was made elsewhere."""
+        self._file.write(frame)
 
     def close(self) -> None:
         """Close the file."""
@@ -104,6 +137,6 @@ class SpoolReader:
                 yield _decoder.decode(payload)
 
 
-def spool_path(run_dir: Path, worker: int, host: str) -> Path:
-    """Where a worker spools."""
-    return run_dir / f"worker-{worker:03d}-{host}{SUFFIX}"
+def spool_path(run_dir: Path, worker: int) -> Path:
+    """Where a worker spools; the master's own notes are those of worker -1."""
+    return run_dir / (f"worker-{worker:03d}{SUFFIX}" if worker >= 0 else f"master{SUFFIX}")

@@ -99,6 +99,14 @@ def plan_rows(engine: sa.Engine, run_id: int) -> Any:
     return None if packed is None else np.load(io.BytesIO(zlib.decompress(packed)), allow_pickle=False)
 
 
+def run_by_uid(engine: sa.Engine, uid: str) -> dict[str, Any] | None:
+    """Number and state of a run by its global name; None where this database does not hold it."""
+    query = sa.select(tables.runs.c.id, tables.runs.c.state).where(tables.runs.c.uid == uid)
+    with stating("read", engine), engine.connect() as connection:
+        row = connection.execute(query).mappings().first()
+    return dict(row) if row else None
+
+
 def unfinished_runs(engine: sa.Engine) -> list[dict[str, Any]]:
     """Runs that still stand as running, with their spool folders."""
     query = sa.select(tables.runs.c.id, tables.runs.c.uid, tables.runs.c.spool).where(tables.runs.c.state == "running")

@@ -4,16 +4,13 @@ SQLite is opened in write-ahead mode, so that pages may read while a run is bein
 that are there already are left as they are: storing a spool twice changes nothing.
 """
 
-import io
 import json
 import sqlite3
 import time
-import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-import numpy as np
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
@@ -71,24 +68,24 @@ class Store:
             assert key is not None, "the database numbers runs"
             return int(key[0])
 
-    def save_plan(self, run_id: int, rows: Any, digest: str, seed: int) -> None:
+    def save_plan(self, run_id: int, packed: bytes, requests: int, digest: str, seed: int) -> None:
         """Keep a plan's table, packed."""
-        buffer = io.BytesIO()
-        np.save(buffer, rows, allow_pickle=False)
-        values = {
-            "run_id": run_id,
-            "digest": digest,
-            "seed": seed,
-            "requests": len(rows),
-            "packed": zlib.compress(buffer.getvalue(), 1),
-        }
+        values = {"run_id": run_id, "digest": digest, "seed": seed, "requests": requests, "packed": packed}
         with self._writing() as connection:
             connection.execute(sa.insert(tables.plans).values(values))
 
     def add_records(self, run_id: int, batch: Sequence[StreamRecord]) -> None:
-        """Add records; those already stored stay."""
+        """Add records; those already stored stay, but for `not_sent`: its worker was only out of reach."""
         if batch:
-            self._insert(tables.records, [_record_row(run_id, record) for record in batch])
+            records = tables.records
+            insert = self._dialect.insert(records)
+            new = {name: insert.excluded[name] for name in _RECORD_COLUMNS if name != "plan_index"}
+            keys = [records.c.run_id, records.c.plan_index]
+            statement = insert.on_conflict_do_update(
+                index_elements=keys, set_=new, where=records.c.outcome == "not_sent"
+            )
+            with self._writing() as connection:
+                connection.execute(statement, [_record_row(run_id, record) for record in batch])
 
     def add_health(self, run_id: int, worker: int, samples: Iterable[Any]) -> None:
         """Add health samples of one worker."""
@@ -97,7 +94,9 @@ class Store:
             for sample in samples
         ]
         if rows:
-            self._insert(tables.health, rows)
+            statement = self._dialect.insert(tables.health).on_conflict_do_nothing()
+            with self._writing() as connection:
+                connection.execute(statement, rows)
 
     def finish_run(self, run_id: int, values: dict[str, Any], verdicts: Sequence[RuleVerdict]) -> None:
         """Set the run's end and verdicts, in one transaction."""
@@ -118,11 +117,9 @@ class Store:
         """Let the database go."""
         self.engine.dispose()
 
-    def _insert(self, table: sa.Table, rows: list[dict[str, Any]]) -> None:
-        dialect = postgresql if self.engine.dialect.name == "postgresql" else sqlite
-        statement = dialect.insert(table).on_conflict_do_nothing()
-        with self._writing() as connection:
-            connection.execute(statement, rows)
+    @property
+    def _dialect(self) -> Any:
+        return postgresql if self.engine.dialect.name == "postgresql" else sqlite
 
     @contextmanager
     def _writing(self) -> Iterator[sa.Connection]:

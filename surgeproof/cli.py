@@ -450,13 +450,33 @@ def gate(run_id: int, slo: Path | None, db: str) -> None:
 
 
 @cli.command()
+@json_option
+def calibrate(as_json: bool) -> None:
+    """Measure this host's error bar and ceiling against an endpoint with known timing."""
+    import json
+
+    import msgspec
+
+    from surgeproof.benchmarks.calibrate import calibrate as measured
+    from surgeproof.calibration import save_calibration
+
+    found = measured(lambda line: click.echo(line, err=as_json))
+    path = save_calibration(found)
+    if as_json:
+        click.echo(json.dumps(msgspec.to_builtins(found)))
+    else:
+        click.echo(f"Kept in {path}; runs on this host now warn above 70 % of it.")
+
+
+@cli.command()
+@click.option("--spool", type=click.Path(path_type=Path), help="Folder that a worker on another host kept.")
 @db_option
-def recover(db: str) -> None:
+def recover(db: str, spool: Path | None) -> None:
     """Store and judge what killed runs left behind."""
     from surgeproof.ci.board import print_result
-    from surgeproof.run import recover_runs
+    from surgeproof.run import recover_runs, recover_spool
 
-    results = recover_runs(db)
+    results = [recover_spool(db, spool)] if spool else recover_runs(db)
     for result in results:
         print_result(result)
     click.echo(f"{len(results)} runs recovered.")

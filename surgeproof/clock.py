@@ -1,10 +1,14 @@
 """One clock for a host: monotonic time, moved once onto the Unix epoch.
 
 The clock reads CLOCK_MONOTONIC and adds a fixed anchor: a wall clock that steps during a run moves
-nothing. It knows nothing about other hosts; pure modules are handed times and never ask it.
+nothing. How far another host's clock is ahead is estimated from exchanged time stamps, as NTP does;
+pure modules are handed times and never ask a clock.
 """
 
 import time
+from collections.abc import Iterable
+
+import msgspec
 
 
 def measure_anchor_ns(samples: int = 16) -> int:
@@ -35,3 +39,27 @@ class MonotonicClock:
     def now_ns(self) -> int:
         """Nanoseconds since the Unix epoch, never going back."""
         return time.monotonic_ns() + self.anchor_ns
+
+
+class ClockOffset(msgspec.Struct, frozen=True):
+    """How far another clock is ahead of ours.
+
+    Attributes:
+        ahead_ns: their time minus ours.
+        uncertainty_ns: the truth lies within this of it, however unequal the two ways were.
+    """
+
+    ahead_ns: int
+    uncertainty_ns: int
+
+
+def estimate_offset(exchanges: Iterable[tuple[int, int, int, int]]) -> ClockOffset:
+    """The offset by the tightest of some exchanges of time stamps (RFC 5905, section 8).
+
+    Args:
+        exchanges: (asked, received, replied, answered) in ns; the middle two by their clock.
+    """
+    tightest = min(exchanges, key=lambda e: (e[3] - e[0]) - (e[2] - e[1]))
+    asked, received, replied, answered = tightest
+    round_trip = (answered - asked) - (replied - received)
+    return ClockOffset(((received - asked) + (replied - answered)) // 2, (round_trip + 1) // 2)

@@ -17,6 +17,7 @@ from typing import IO, Any
 
 import msgspec
 
+from surgeproof.calibration import ceiling_note, load_calibration
 from surgeproof.clock import MonotonicClock, measure_anchor_ns
 from surgeproof.config import DEFAULT_DB, Scenario, Secrets, load_scenario, load_slo
 from surgeproof.endpoint import check_endpoint
@@ -30,10 +31,10 @@ from surgeproof.errors import (
     UsageError,
 )
 from surgeproof.loadgen.audit import audit_run
-from surgeproof.loadgen.engine import PLAN_FILE, SPEC_FILE, RunSpec, boot_id
+from surgeproof.loadgen.engine import PLAN_FILE, SPEC_FILE, RunSpec
 from surgeproof.loadgen.plan import Plan
 from surgeproof.loadgen.sender import unsent_record
-from surgeproof.loadgen.spool import SUFFIX, Batch, HealthSample, SpoolReader
+from surgeproof.loadgen.spool import SUFFIX, Batch, HealthSample, SpoolReader, WorkerFacts
 from surgeproof.locust_process import LocustProcess, make_run_dir, remove_run_dir
 from surgeproof.planning import plan_scenario
 from surgeproof.records import Audit, RuleVerdict, RunState, StreamRecord, Verdict
@@ -41,7 +42,15 @@ from surgeproof.slo.measured import COLUMNS, Measured
 from surgeproof.slo.rules import Rule, parse_goodput, parse_rules
 from surgeproof.slo.summary import summarise
 from surgeproof.slo.verdict import judge, overall
-from surgeproof.storage.queries import get_run, record_columns, stored_audit, unfinished_runs
+from surgeproof.storage.queries import (
+    get_run,
+    health_rows,
+    plan_rows,
+    record_columns,
+    run_by_uid,
+    stored_audit,
+    unfinished_runs,
+)
 from surgeproof.storage.store import Store, open_engine, to_json
 
 EXIT_SIGINT = 130
@@ -68,14 +77,26 @@ class RunResult(msgspec.Struct, frozen=True):
 
 
 class RunInProgress:
-    """A run that has been begun: its plan and row are stored, its spools are being written."""
+    """A run that has been begun: its plan and row are stored, its spools are being written.
+
+    Args:
+        ours: whether the folder of its spools may be removed in the end.
+    """
 
     def __init__(
-        self, store: Store, run_id: int, spec: RunSpec, plan: Plan, rules: dict[str, tuple[Rule, ...]]
+        self,
+        store: Store,
+        run_id: int,
+        spec: RunSpec,
+        plan: Plan,
+        rules: dict[str, tuple[Rule, ...]],
+        *,
+        ours: bool = True,
     ) -> None:
         self.store, self.run_id, self.spec, self.plan, self.rules = store, run_id, spec, plan, rules
         self.run_dir = Path(spec.run_dir)
-        self.health: dict[int, list[HealthSample]] = {}
+        self._ours = ours
+        self.workers: dict[int, WorkerFacts] = {}
         self._lock = _hold(self.run_dir)
         self._readers: dict[Path, SpoolReader] = {}
 
@@ -91,19 +112,20 @@ class RunInProgress:
     def _keep(self, batch: Batch) -> None:
         self.store.add_records(self.run_id, batch.records)
         self.store.add_health(self.run_id, batch.worker, batch.health)
-        self.health.setdefault(batch.worker, []).extend(batch.health)
+        self.workers |= {facts.worker: facts for facts in batch.facts}
 
     def complete(self, state: RunState, exit_code: int | None = None) -> RunResult:
         """Collect the rest, record what was never sent, audit, judge and close the run."""
         self.collect()
-        self._record_unsent("its worker was lost" if state is not RunState.INTERRUPTED else "the run was interrupted")
+        self._record_unsent("the run was interrupted" if state is RunState.INTERRUPTED else "its worker was lost")
         scenario = self.spec.scenario
         columns = record_columns(self.store.engine, self.run_id, COLUMNS)
         measured = Measured(columns)
         bounds = [rule.tightest_ms for rules in self.rules.values() for rule in rules]
         audit = audit_run(
             columns,
-            self.health,
+            self._health(),
+            tuple(self.workers.values()),
             open_loop=not scenario.closed_loop,
             interrupted=state is RunState.INTERRUPTED,
             tightest_ms=min((bound for bound in bounds if bound is not None), default=None),
@@ -124,13 +146,36 @@ class RunInProgress:
                 "audit": to_json(msgspec.to_builtins(audit)),
                 "summary": to_json(summary),
                 "spool": None,
+                "environment": to_json(self._environment()),
             },
             verdicts,
         )
         self.store.close()
         self._lock.close()
-        remove_run_dir(self.run_dir)
+        if self._ours:
+            remove_run_dir(self.run_dir)
         return RunResult(self.run_id, verdict, tuple(verdicts), audit, summary, code)
+
+    def _health(self) -> dict[int, list[HealthSample]]:
+        """All stored health samples, by worker."""
+        by_worker: dict[int, list[HealthSample]] = {}
+        for row in health_rows(self.store.engine, self.run_id):
+            sample = HealthSample(**{name: row[name] for name in HealthSample.__struct_fields__})
+            by_worker.setdefault(row["worker"], []).append(sample)
+        return by_worker
+
+    def _environment(self) -> dict[str, Any]:
+        """What was noted at the start, with what is known of the workers since."""
+        noted: dict[str, Any] = get_run(self.store.engine, self.run_id)["environment"]
+        workers = [msgspec.to_builtins(facts) for _, facts in sorted(self.workers.items())]
+        return noted | ({"workers": workers} if workers else {})
+
+    def _reason(self, index: int, reason: str) -> str:
+        """Why a request was not sent: what became of its worker, where the master saw it."""
+        facts = self.workers.get(index % len(self.workers)) if self.workers else None
+        if facts is None or facts.fate is None:
+            return reason
+        return f"worker {facts.worker} on {facts.host} {facts.fate}"
 
     def _record_unsent(self, reason: str) -> None:
         """Every planned request has exactly one record, whatever became of its worker."""
@@ -145,7 +190,11 @@ class RunInProgress:
             self.run_id,
             [
                 unsent_record(
-                    plan, start_at_ns + plan.intended_ns, -1, load.phase_of(plan.index, plan.intended_ns), reason
+                    plan,
+                    start_at_ns + plan.intended_ns,
+                    -1,
+                    load.phase_of(plan.index, plan.intended_ns),
+                    self._reason(plan.index, reason),
                 )
                 for plan in missing
             ],
@@ -188,10 +237,15 @@ def begin_run(
         over = int((rows["input_tokens"] + rows["output_tokens"] > endpoint.max_model_len).sum())
         if over:
             notes.append(f"{over} requests are longer than the model's {endpoint.max_model_len} tokens")
+    calibration = load_calibration()
+    if calibration is not None:
+        rows = planned.plan.rows
+        note = ceiling_note(calibration, rows["intended_ns"], rows["output_tokens"], scenario.processes)
+        notes += [note] if note else []
     store = Store(db_url)
     uid = run_dir.name
     anchor_ns = measure_anchor_ns()
-    spec = RunSpec(uid, scenario, endpoint.base_url, endpoint.model, anchor_ns, boot_id(), str(run_dir))
+    spec = RunSpec(uid, scenario, endpoint.base_url, endpoint.model, anchor_ns, str(run_dir))
     (run_dir / SPEC_FILE).write_bytes(msgspec.json.encode(spec))
     planned.plan.save(run_dir / PLAN_FILE)
     run_id = store.create_run(
@@ -204,11 +258,13 @@ def begin_run(
             "endpoint": scenario.target.endpoint,
             "scenario": to_json(msgspec.to_builtins(scenario)),
             "metadata": to_json(scenario.metadata),
-            "environment": to_json(describe_environment(scenario_path)),
+            "environment": to_json(
+                describe_environment(scenario_path) | {"calibration": msgspec.to_builtins(calibration)}
+            ),
             "spool": str(run_dir),
         }
     )
-    store.save_plan(run_id, planned.plan.rows, planned.plan.digest, scenario.load.seed)
+    store.save_plan(run_id, planned.plan.pack(), len(planned.plan), planned.plan.digest, scenario.load.seed)
     return RunInProgress(store, run_id, spec, planned.plan, rules), tuple(notes)
 
 
@@ -254,6 +310,32 @@ def recover_runs(db_url: str) -> list[RunResult]:
             continue
         results.append(run.complete(RunState.INTERRUPTED, EXIT_INVALID))
     return results
+
+
+def recover_spool(db_url: str, folder: Path) -> RunResult:
+    """Add what a worker on another host kept because its master did not acknowledge it.
+
+    Args:
+        db_url: the database that holds the run.
+        folder: a copy of the worker's spool folder; it is left as it is.
+
+    Raises:
+        UsageError: the folder holds no spool, or the database not its run.
+        StoreError: the database cannot be written.
+    """
+    if not (folder / SPEC_FILE).exists():
+        raise UsageError(f"{folder} is no worker's spool: it holds no {SPEC_FILE}")
+    spec = msgspec.json.decode((folder / SPEC_FILE).read_bytes(), type=RunSpec)
+    row = run_by_uid(open_engine(db_url, create=False), spec.uid)
+    if row is None:
+        raise UsageError(f"the spool in {folder} belongs to run {spec.uid}, which this database does not hold")
+    spec = msgspec.structs.replace(spec, run_dir=str(folder))
+    store = Store(db_url)
+    plan = Plan(plan_rows(store.engine, row["id"]))
+    run = RunInProgress(store, row["id"], spec, plan, parse_rules(spec.scenario.slo), ours=False)
+    if row["state"] == RunState.FINISHED:
+        return run.complete(RunState.FINISHED)
+    return run.complete(RunState.INTERRUPTED, EXIT_INVALID)
 
 
 def _hold(run_dir: Path) -> IO[bytes]:

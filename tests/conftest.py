@@ -17,6 +17,14 @@ def wire_cases() -> list[dict[str, Any]]:
     return [json.loads(line) for line in (HERE / "wire" / "wire_cases.jsonl").read_text("utf-8").splitlines()]
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _state_of_its_own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """What was measured of the developer's host must not change what tests see."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
+        yield
+
+
 @pytest.fixture(scope="session")
 def sim() -> Iterator[SimProcess]:
     """One fast simulated endpoint for the whole session."""

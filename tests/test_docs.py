@@ -9,6 +9,7 @@ import pytest
 from surgeproof.cli import cli
 from surgeproof.config import LoadConfig, Scenario, TargetConfig, load_scenario
 from surgeproof.loadgen.audit import audit_run
+from surgeproof.loadgen.spool import WorkerFacts
 from surgeproof.slo.rules import METRICS, parse_rules
 from surgeproof.traces.formats import FORMATS
 from tests.loadgen.test_audit import columns, sample
@@ -56,8 +57,9 @@ def test_every_trace_format_is_documented() -> None:
 
 def test_every_audit_check_is_documented() -> None:
     held = columns(4000)
-    audit = audit_run(held, {0: [sample()]}, open_loop=True, interrupted=False, tightest_ms=None)
-    assert len(audit.checks) == 10
+    workers = (WorkerFacts(0, "host"),)
+    audit = audit_run(held, {0: [sample()]}, workers, open_loop=True, interrupted=False, tightest_ms=None)
+    assert len(audit.checks) == 12
     for check in audit.checks:
         assert f"`{check.name}`" in DOCS["metrics.md"]
 

@@ -106,7 +106,8 @@ def test_a_killed_worker_costs_its_share_only(sim: SimProcess, tmp_path: Path) -
     times = [at for (at,) in rows(tmp_path / "surgeproof.db", "SELECT intended_at_ns FROM records ORDER BY plan_index")]
     assert times == sorted(times)
     reasons = rows(tmp_path / "surgeproof.db", "SELECT DISTINCT error FROM records WHERE outcome = 'not_sent'")
-    assert reasons == [("its worker was lost",)]
+    assert len(reasons) == 1
+    assert "stopped answering" in reasons[0][0]
 
 
 @pytest.mark.slow

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from surgeproof.loadgen.audit import audit_run, send_lag_ms
-from surgeproof.loadgen.spool import HealthSample
+from surgeproof.loadgen.spool import HealthSample, WorkerFacts
 
 MS = 1_000_000
 
@@ -105,3 +105,13 @@ def test_prompts_of_another_size_than_planned_are_found() -> None:
 def test_nothing_measured_is_no_crash() -> None:
     empty = {name: [] for name in columns()}
     assert breaches(empty, {}) == set()
+
+
+def test_a_lost_worker_and_a_vague_clock_are_named() -> None:
+    lost = WorkerFacts(1, "b", fate="stopped answering about 7 s after the start")
+    audit = audit_run(columns(), {}, (WorkerFacts(0, "a"), lost), open_loop=True, interrupted=False, tightest_ms=None)
+    assert [check.name for check in audit.breaches] == ["workers_lost"]
+    assert audit.breaches[0].remedy == "worker 1 on b stopped answering about 7 s after the start"
+    vague = WorkerFacts(0, "a", clock_uncertainty_ns=5_100_000)
+    audit = audit_run(columns(), {}, (vague,), open_loop=True, interrupted=False, tightest_ms=None)
+    assert [check.name for check in audit.breaches] == ["clock_uncertainty_max"]

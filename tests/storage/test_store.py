@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from surgeproof.errors import StoreError, UsageError
+from surgeproof.loadgen.plan import PLAN_DTYPE, Plan
 from surgeproof.loadgen.spool import HealthSample
 from surgeproof.records import Interval, RuleVerdict, StreamRecord, Verdict
 from surgeproof.slo.measured import COLUMNS
@@ -90,10 +91,10 @@ def test_a_run_is_listed_shown_and_finished(url: str) -> None:
 def test_a_plan_and_health_are_kept(url: str) -> None:
     store = Store(url)
     run_id = store.create_run(RUN)
-    rows = np.zeros(3, dtype=[("a", "<i8")])
-    store.save_plan(run_id, rows, "d", 7)
+    plan = Plan(np.zeros(3, dtype=PLAN_DTYPE))
+    store.save_plan(run_id, plan.pack(), len(plan), "d", 7)
     store.add_health(run_id, 2, [HealthSample(5, 0.5, 1, 2, 3, 4, 5)])
-    assert (plan_rows(store.engine, run_id) == rows).all()
+    assert (plan_rows(store.engine, run_id) == plan.rows).all()
     assert get_run(store.engine, run_id)["plan"] == {"digest": "d", "seed": 7, "requests": 3}
     assert health_rows(store.engine, run_id)[0]["cpu_share"] == 0.5
 

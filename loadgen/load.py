@@ -1,0 +1,62 @@
+"""One process's part of a load as Locust sees it: turns of closed-loop users, and its statistics."""
+
+from collections.abc import Callable
+from typing import Any
+
+import gevent
+
+from surgeproof.config import Scenario
+from surgeproof.loadgen.engine import Engine
+from surgeproof.records import StreamRecord
+
+
+class ProcessLoad:
+    """Ties an engine to Locust's users and statistics.
+
+    Args:
+        environment: Locust's.
+    """
+
+    def __init__(self, environment: Any) -> None:
+        self.engine: Engine | None = None
+        self._fire = environment.events.request.fire
+        self._endpoint = ""
+        self._on_done: Callable[[], None] = lambda: None
+
+    def take(self, engine: Engine, scenario: Scenario, on_done: Callable[[], None]) -> None:
+        """A new run's engine; `on_done` is told when its share or step is sent and answered."""
+        self.engine = engine
+        self._endpoint = scenario.target.endpoint
+        self._on_done = on_done
+
+    def report_done(self) -> None:
+        """The engine has finished its share."""
+        self._on_done()
+
+    def user_turn(self, request_class: str) -> None:
+        """One turn of a closed-loop user."""
+        engine = self.engine
+        if engine is None or not engine.ask(request_class):
+            if engine is not None and engine.step_is_done():
+                self._on_done()
+            gevent.sleep(0.05)
+
+    def count(self, record: StreamRecord) -> None:
+        """Feed Locust's own statistics: its response time is the whole answer, never the head."""
+        failed = None if record.ok else Exception(f"{record.outcome}: {record.error or ''}"[:200])
+        start = record.intended_at_ns
+        end = record.done_at_ns or record.dispatched_at_ns or start
+        name = f"{self._endpoint} {record.request_class}"
+        self._tell("POST", name, (end - start) / 1e6, record.body_bytes, failed)
+        if record.first_token_at_ns is not None:
+            self._tell("TTFT", name, (record.first_token_at_ns - start) / 1e6, 0, None)
+
+    def _tell(self, kind: str, name: str, response_ms: float, length: int, failed: Exception | None) -> None:
+        self._fire(
+            request_type=kind,
+            name=name,
+            response_time=response_ms,
+            response_length=length,
+            exception=failed,
+            context={},
+        )

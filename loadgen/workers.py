@@ -1,0 +1,356 @@
+"""Both ends of what a Locust master and its workers tell each other about a run.
+
+    master -> worker  surgeproof_begin   the run and the worker's share
+    worker -> master  surgeproof_clock   a time stamp; the answer lets it read the master's clock
+    worker -> master  surgeproof_plan    asks for the plan
+    worker -> master  surgeproof_ready   it could start
+    master -> worker  surgeproof_go      the common time of the plan's 0
+    master -> worker  surgeproof_step    the ladder's next step
+    worker -> master  surgeproof_done    share (or step) sent and answered
+    worker -> master  surgeproof_batch   records; the answer acknowledges them
+    master -> worker  surgeproof_stop    end of the load
+    worker -> master  surgeproof_ended   drained and spooled
+
+Workers that `--processes` forked read the plan from the run's folder, spool there and share the
+master's clock. Workers started with `--worker`, on this host or another, get everything by message.
+"""
+
+import logging
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import gevent
+import msgspec
+from gevent.event import AsyncResult, Event
+from gevent.lock import RLock
+from locust.env import Environment
+
+from surgeproof.clock import ClockOffset, MonotonicClock, estimate_offset, measure_anchor_ns
+from surgeproof.config import Secrets
+from surgeproof.errors import RunBrokenError, SurgeproofError
+from surgeproof.loadgen.engine import PLAN_FILE, SPEC_FILE, Engine, Outbox, RunSpec
+from surgeproof.loadgen.load import ProcessLoad
+from surgeproof.loadgen.plan import Plan
+from surgeproof.loadgen.shipping import Landing, Shipper
+from surgeproof.loadgen.spool import Batch, SpoolWriter, WorkerFacts, spool_path
+from surgeproof.loadgen.users import USER_CLASSES, ReplayUser
+
+logger = logging.getLogger(__name__)
+
+READY_PATIENCE_S = 20.0
+_CLOCK_EXCHANGES = 16
+_ANSWER_PATIENCE_S = 10.0
+_SHIP_PATIENCE_S = 10.0
+_MASTER = -1
+LOCAL_SPOOLS = Path("surgeproof.spool")
+
+
+class WorkerCrew:
+    """The master's end: the workers that were connected when the run began.
+
+    Args:
+        runner: Locust's `MasterRunner`.
+        changed: set whenever a worker has reported something.
+    """
+
+    LEAD_S = 0.3
+    """From the word to go to the plan's 0: a message must reach every worker by then."""
+
+    def __init__(self, runner: Any, changed: Event) -> None:
+        self._runner = runner
+        self._changed = changed
+        self._numbers: dict[str, int] = {}
+        self._facts: dict[int, WorkerFacts] = {}
+        self._ready: set[int] = set()
+        self._done: set[int] = set()
+        self._ended: set[int] = set()
+        self._landing: Landing | None = None
+        self._notes: SpoolWriter | None = None
+        self._packed_plan = b""
+        self._clock = MonotonicClock()
+        self._begun_s = 0.0
+        for name in ("clock", "plan", "ready", "done", "batch", "ended"):
+            runner.register_message(f"surgeproof_{name}", getattr(self, f"_on_{name}"))
+        runner.environment.events.worker_connect.add_listener(self._on_connect)
+
+    def begin(self, spec: RunSpec, plan: Plan, step: int) -> None:
+        """Give every connected worker its share, wait until they are ready, and let them go.
+
+        Raises:
+            RunBrokenError: no worker got ready.
+        """
+        run_dir = Path(spec.run_dir)
+        self._clock = MonotonicClock(spec.anchor_ns)
+        self._numbers = {client.id: number for number, client in enumerate(self._runner.clients.ready)}
+        self._ready, self._done, self._ended = set(), set(), set()
+        self._facts = {number: WorkerFacts(number, host_of(name)) for name, number in self._numbers.items()}
+        self._landing, self._notes = Landing(run_dir), SpoolWriter(spool_path(run_dir, _MASTER))
+        self._packed_plan = b""
+        self._plan = plan
+        spec_json = msgspec.json.encode(spec).decode()
+        for client_id, number in self._numbers.items():
+            share = {"worker": number, "workers": len(self._numbers), "step": step, "spec": spec_json}
+            self._runner.send_message("surgeproof_begin", share, client_id)
+        self._wait_for(self._ready, READY_PATIENCE_S)
+        for number in self._facts.keys() - self._ready:
+            self._note_fate(number, f"did not get ready within {READY_PATIENCE_S:g} s")
+        self._write_facts()
+        if not self._ready:
+            raise RunBrokenError("no worker got ready: see their own messages")
+        start_at_ns = self._clock.now_ns() + int(self.LEAD_S * 1e9)
+        self._begun_s = time.monotonic()
+        for client_id, number in self._numbers.items():
+            if number in self._ready:
+                self._runner.send_message("surgeproof_go", {"start_at_ns": start_at_ns}, client_id)
+
+    def enter_step(self, step: int) -> None:
+        """Tell every worker."""
+        self._done.clear()
+        self._runner.send_message("surgeproof_step", {"step": step})
+
+    def is_done(self) -> bool:
+        """Whether all that are alive and got ready have reported their share done."""
+        return self._alive() <= self._done
+
+    def stop(self, *, interrupted: bool, patience_s: float) -> None:
+        """End the load everywhere, and note what became of those who did not say goodbye."""
+        self._runner.send_message("surgeproof_stop", {"interrupted": interrupted})
+        self._wait_for(self._ended, patience_s)
+        for number in self._ready - self._ended:
+            self._note_fate(number, f"was lost {time.monotonic() - self._begun_s:.0f} s after the start or before")
+        self._write_facts()
+        if self._landing is not None:
+            self._landing.close()
+        if self._notes is not None:
+            self._notes.close()
+
+    def _alive(self) -> set[int]:
+        """Numbers of the workers that got ready and still answer."""
+        missing = {client.id for client in self._runner.clients.missing}
+        alive = {
+            number
+            for client_id, number in self._numbers.items()
+            if client_id in self._runner.clients and client_id not in missing
+        }
+        for number in self._ready - alive - self._ended:
+            self._note_fate(number, f"stopped answering about {time.monotonic() - self._begun_s:.0f} s after the start")
+        return alive & self._ready if self._ready else alive
+
+    def _wait_for(self, reported: set[int], patience_s: float) -> None:
+        """Wait until every worker that is expected and alive is among those who reported."""
+        limit_s = time.monotonic() + patience_s
+        while time.monotonic() < limit_s:
+            expected = set(self._numbers.values()) if reported is self._ready else self._alive()
+            if expected <= reported:
+                return
+            self._changed.clear()
+            self._changed.wait(timeout=min(0.2, max(0.0, limit_s - time.monotonic())))
+
+    def _note_fate(self, number: int, fate: str) -> None:
+        if self._facts[number].fate is None:
+            logger.warning("worker %d on %s %s", number, self._facts[number].host, fate)
+            self._facts[number] = msgspec.structs.replace(self._facts[number], fate=fate)
+
+    def _write_facts(self) -> None:
+        if self._notes is not None:
+            self._notes.append(Batch(_MASTER, facts=list(self._facts.values())))
+
+    # -- what workers tell ----------------------------------------------------------------------
+
+    def _number(self, msg: Any) -> int | None:
+        """Which of this run's workers it is; None for one that joined later and has no share."""
+        return self._numbers.get(msg.node_id)
+
+    def _on_connect(self, client_id: str, **_: Any) -> None:
+        if self._begun_s and client_id not in self._numbers and self._runner.state in ("running", "spawning"):
+            logger.warning("a worker joined after the start: it has no share of this run")
+
+    def _on_clock(self, msg: Any, **_: Any) -> None:
+        received = self._clock.now_ns()
+        stamps = {"asked": msg.data["asked"], "received": received, "replied": self._clock.now_ns()}
+        self._runner.send_message("surgeproof_clock", stamps, msg.node_id)
+
+    def _on_plan(self, msg: Any, **_: Any) -> None:
+        self._packed_plan = self._packed_plan or self._plan.pack()
+        self._runner.send_message("surgeproof_plan", {"packed": self._packed_plan}, msg.node_id)
+
+    def _on_ready(self, msg: Any, **_: Any) -> None:
+        number = self._number(msg)
+        if number is not None:
+            self._facts[number] = msgspec.convert(msg.data | {"worker": number}, WorkerFacts)
+            self._ready.add(number)
+            self._changed.set()
+
+    def _on_done(self, msg: Any, **_: Any) -> None:
+        number = self._number(msg)
+        if number is not None:
+            self._done.add(number)
+            self._changed.set()
+
+    def _on_batch(self, msg: Any, **_: Any) -> None:
+        number = self._number(msg)
+        if number is not None and self._landing is not None and self._landing.take(number, msg.data["frame"]):
+            self._runner.send_message("surgeproof_batch", {"number": msg.data["number"]}, msg.node_id)
+
+    def _on_ended(self, msg: Any, **_: Any) -> None:
+        number = self._number(msg)
+        if number is not None:
+            self._ended.add(number)
+            self._changed.set()
+
+
+class WorkerSession:
+    """The worker's end.
+
+    Args:
+        environment: Locust's; its runner is a `WorkerRunner`.
+    """
+
+    def __init__(self, environment: Environment) -> None:
+        self.environment = environment
+        self.runner: Any = environment.runner
+        self.load = ProcessLoad(environment)
+        self._forked = bool(getattr(environment.parsed_options, "processes", None))
+        self._answers: dict[str, AsyncResult] = {}
+        self._shipper: Shipper | None = None
+        self._stopping = RLock()
+
+    def install(self) -> None:
+        """Listen to the master; which users it wants is its choice."""
+        self.environment.user_classes = [ReplayUser, *USER_CLASSES.values()]
+        self.runner.register_message("surgeproof_begin", self._on_begin, concurrent=True)
+        self.runner.register_message("surgeproof_clock", self._on_answer)
+        self.runner.register_message("surgeproof_plan", self._on_answer)
+        self.runner.register_message("surgeproof_batch", self._on_acknowledged)
+        self.runner.register_message("surgeproof_go", self._on_go)
+        self.runner.register_message("surgeproof_step", self._on_step)
+        self.runner.register_message("surgeproof_stop", self._on_stop, concurrent=True)
+        self.environment.events.quitting.add_listener(lambda **_: self._end(interrupted=True))
+        gevent.signal_handler(signal.SIGINT, self._on_interrupt)
+
+    def _on_begin(self, msg: Any, **_: Any) -> None:
+        data = msg.data
+        spec = msgspec.json.decode(data["spec"], type=RunSpec)
+        try:
+            self._end(interrupted=True)
+            offset = ClockOffset(0, 0)
+            if self._forked:
+                clock = MonotonicClock(spec.anchor_ns)
+                plan = Plan.load(Path(spec.run_dir) / PLAN_FILE)
+                outbox: Outbox = SpoolWriter(spool_path(Path(spec.run_dir), data["worker"]))
+            else:
+                offset = self._agree_on_clock()
+                clock = MonotonicClock(measure_anchor_ns() + offset.ahead_ns)
+                plan = Plan.unpack(self._ask("plan", {})["packed"])
+                outbox = self._shipper = self._make_shipper(spec, data["worker"])
+            secrets = Secrets.from_environment(dict(os.environ))
+            engine = Engine(
+                spec, secrets, plan, data["worker"], data["workers"], clock, outbox,
+                self.load.count, self.load.report_done,
+            )  # fmt: skip
+        except (SurgeproofError, OSError, gevent.Timeout) as exc:
+            logger.error("this worker cannot take part: %s", exc)  # noqa: TRY400
+            return
+        engine.step = data["step"]
+        self.load.take(engine, spec.scenario, lambda: self._tell("done", {}))
+        facts = WorkerFacts(data["worker"], os.uname().nodename, offset.ahead_ns, offset.uncertainty_ns)
+        self._tell("ready", msgspec.to_builtins(facts))
+
+    def _agree_on_clock(self) -> ClockOffset:
+        """How far the master's clock is ahead of ours."""
+        clock = MonotonicClock()
+        exchanges = []
+        for _ in range(_CLOCK_EXCHANGES):
+            stamps = self._ask("clock", {"asked": clock.now_ns()})
+            exchanges.append((stamps["asked"], stamps["received"], stamps["replied"], clock.now_ns()))
+        return estimate_offset(exchanges)
+
+    def _ask(self, name: str, data: dict[str, Any]) -> dict[str, Any]:
+        """Send a message and wait for the master's answer of the same name."""
+        answer = self._answers[name] = AsyncResult()
+        self._tell(name, data)
+        found: dict[str, Any] = answer.get(timeout=_ANSWER_PATIENCE_S)
+        return found
+
+    def _on_answer(self, msg: Any, **_: Any) -> None:
+        answer = self._answers.pop(msg.type.removeprefix("surgeproof_"), None)
+        if answer is not None:
+            answer.set(msg.data)
+
+    def _make_shipper(self, spec: RunSpec, worker: int) -> Shipper:
+        folder = LOCAL_SPOOLS / spec.uid
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / SPEC_FILE).write_bytes(msgspec.json.encode(spec))
+
+        def send(number: int, frame: bytes) -> None:
+            try:
+                self._tell("batch", {"number": number, "frame": frame})
+            except Exception as exc:  # noqa: BLE001 - whatever the channel raises, the batch is in the file
+                logger.warning("batch %d could not be sent: %s", number, exc)
+
+        return Shipper(spool_path(folder, worker), send)
+
+    def _on_acknowledged(self, msg: Any, **_: Any) -> None:
+        if self._shipper is not None:
+            self._shipper.acknowledged(int(msg.data["number"]))
+
+    def _on_go(self, msg: Any, **_: Any) -> None:
+        if self.load.engine is not None:
+            self.load.engine.start(msg.data["start_at_ns"])
+
+    def _on_step(self, msg: Any, **_: Any) -> None:
+        if self.load.engine is not None:
+            self.load.engine.step = int(msg.data["step"])
+
+    def _on_stop(self, msg: Any, **_: Any) -> None:
+        self._end(interrupted=bool(msg.data["interrupted"]))
+        self._tell("ended", {})
+
+    def _on_interrupt(self) -> None:
+        """In a greenlet: Python's own KeyboardInterrupt would rise in the middle of a hub callback."""
+        self._end(interrupted=True)
+        raise KeyboardInterrupt
+
+    def _end(self, *, interrupted: bool) -> None:
+        """Drain, spool, and see that the master has everything."""
+        with self._stopping:
+            engine, self.load.engine = self.load.engine, None
+            if engine is not None:
+                engine.stop(interrupted=interrupted)
+            if self._shipper is not None:
+                self._deliver(self._shipper)
+                self._shipper = None
+
+    def _deliver(self, shipper: Shipper) -> None:
+        """Wait for the last acknowledgements; what lacks them stays on our disk."""
+        limit_s = time.monotonic() + _SHIP_PATIENCE_S
+        while shipper.unacknowledged and time.monotonic() < limit_s:
+            gevent.sleep(0.02)
+            shipper.send_again()
+        folder = shipper.path.parent
+        if shipper.unacknowledged:
+            logger.error(
+                "the master did not acknowledge %d batches; they are kept in %s: copy that folder to the "
+                "master's host and run there: surgeproof recover --spool %s",
+                shipper.unacknowledged, folder, folder.name,
+            )  # fmt: skip
+            return
+        shipper.forget()
+        if not any(folder.glob("*.spool")):
+            (folder / SPEC_FILE).unlink(missing_ok=True)
+            for path in (folder, folder.parent):
+                try:
+                    path.rmdir()
+                except OSError:
+                    break
+
+    def _tell(self, name: str, data: dict[str, Any]) -> None:
+        self.runner.send_message(f"surgeproof_{name}", data)
+
+
+def host_of(client_id: str) -> str:
+    """The host's name in a Locust worker's id, which ends with 32 hexadecimal digits."""
+    return client_id.rpartition("_")[0] or client_id
