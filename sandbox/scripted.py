@@ -17,6 +17,9 @@ from types import TracebackType
 from typing import Any
 
 
+_PATIENCE_S = 1.0
+
+
 class ScriptedServer:
     """Serves a script on a free port.
 
@@ -40,6 +43,8 @@ class ScriptedServer:
         self._lock = threading.Lock()
         self._next = 0
         self._open: set[socket.socket] = set()
+        self._threads: list[threading.Thread] = []
+        self._acceptor = threading.Thread(target=self._accept_for_ever, daemon=True)
         self.requests: list[tuple[str, dict[str, str], bytes]] = []
         self.connections = 0
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -53,7 +58,7 @@ class ScriptedServer:
         self.base_url = f"{scheme}://{'localhost' if tls else shown}:{self.port}/v1"
 
     def __enter__(self) -> "ScriptedServer":
-        threading.Thread(target=self._accept_for_ever, daemon=True).start()
+        self._acceptor.start()
         return self
 
     def __exit__(
@@ -62,11 +67,15 @@ class ScriptedServer:
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
+        # First the acceptor, so that no connection is served after those that are shut down here.
+        self._acceptor.join(_PATIENCE_S)
         with self._lock:
-            left = list(self._open)
+            left, threads = list(self._open), list(self._threads)
         for connection in left:
             with contextlib.suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)
+        for thread in threads:
+            thread.join(_PATIENCE_S)
 
     def _accept_for_ever(self) -> None:
         while True:
@@ -74,17 +83,23 @@ class ScriptedServer:
                 connection, _ = self._listener.accept()
             except OSError:
                 return
-            threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
+            with self._lock:
+                self.connections += 1
+                self._open.add(connection)
+            thread = threading.Thread(target=self._serve, args=(connection,), daemon=True)
+            with self._lock:
+                self._threads.append(thread)
+            thread.start()
 
     def _serve(self, connection: socket.socket) -> None:
-        with self._lock:
-            self.connections += 1
-            self._open.add(connection)
         try:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             time.sleep(self._accept_delay_s)
             if self._tls is not None:
-                connection = self._tls.wrap_socket(connection, server_side=True)
+                raw, connection = connection, self._tls.wrap_socket(connection, server_side=True)
+                with self._lock:
+                    self._open.discard(raw)
+                    self._open.add(connection)
             with connection.makefile("rb") as file:
                 while self._answer(connection, file):
                     pass
