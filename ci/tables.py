@@ -8,6 +8,7 @@ from rich.table import Table
 from surgeproof.ci.board import audit_lines, latency_table, print_board
 from surgeproof.slo.wording import counts_line, notices, when
 from surgeproof.storage.queries import stored_audit, stored_verdicts
+from surgeproof.traces.goodness import Goodness
 
 
 def print_runs(found: list[dict[str, Any]]) -> None:
@@ -73,6 +74,23 @@ def print_trace(facts: dict[str, Any]) -> None:
     console.print(table)
     for example in facts["malformed_examples"]:
         console.print(f"malformed {example}", highlight=False)
+
+
+_RESULT_STYLES = {"pass": "green", "warn": "yellow", "fail": "red"}
+
+
+def print_goodness(goodness: Goodness) -> None:
+    """The table of a profile's goodness of fit."""
+    table = Table(show_edge=False)
+    for name in ("", "what", "trace", "model", "5-95 % of replicates", "bound"):
+        table.add_column(name, justify="right" if name in ("trace", "model") else "left")
+    for check in goodness.checks:
+        result = f"[{_RESULT_STYLES[check.result]}]{check.result}[/]"
+        band = f"{check.low:g} – {check.high:g}"
+        table.add_row(result, check.name, f"{check.trace:g}", f"{check.model:g}", band, check.bound)
+    console = Console()
+    console.print(table)
+    console.print(f"{goodness.result}: {goodness.verdict}", style=_RESULT_STYLES[goodness.result], highlight=False)
 
 
 _PROBE_PHASES = (

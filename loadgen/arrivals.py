@@ -114,6 +114,7 @@ def pgar(
     *,
     modulator: Modulator | None = None,
     shape: float = 1.0,
+    gap_quantiles: npt.NDArray[np.float64] | None = None,
     conserve_count: bool = True,
 ) -> Times:
     """Time-varying rate x Gamma autoregression x Gamma gaps within a window.
@@ -128,6 +129,7 @@ def pgar(
         rng: source of all draws.
         modulator: None for a rate that varies by coarse window only.
         shape: k of the gaps; 1 is Poisson given the intensity.
+        gap_quantiles: evenly spaced quantiles of unit-mean gaps, drawn from in place of Gamma(k).
         conserve_count: scale the modulator so that the expected number of requests is that of the
             rates; without it the volume of one run wanders.
     """
@@ -143,7 +145,11 @@ def pgar(
     total = cumulative[-1]
     # The first gap is cut at a random point: the process was there before we looked.
     wanted = int(total + 6 * np.sqrt(total / min(shape, 1.0)) + 16)
-    gaps = rng.gamma(shape, 1 / shape, size=wanted)
+    if gap_quantiles is None:
+        gaps = rng.gamma(shape, 1 / shape, size=wanted)
+    else:
+        knots = np.linspace(0, 1, len(gap_quantiles))
+        gaps = np.interp(rng.random(size=2 * wanted), knots, gap_quantiles)
     gaps[0] *= rng.random()
     operational = np.cumsum(gaps)
     operational = operational[operational < total]

@@ -144,6 +144,11 @@ def arrival_rng(seed: int) -> np.random.Generator:
     return np.random.default_rng(np.random.SeedSequence(seed).spawn(4)[3])
 
 
+def thinning_rng(seed: int) -> np.random.Generator:
+    """The random numbers that say which requests of a thinned profile are kept."""
+    return np.random.default_rng(np.random.SeedSequence(seed).spawn(5)[4])
+
+
 def _draw_classes(count: int, weights: dict[str, float], rng: np.random.Generator) -> npt.NDArray[np.uint8]:
     shares = np.array([weights.get(name, 0.0) for name in REQUEST_CLASSES], dtype=np.float64)
     return rng.choice(len(REQUEST_CLASSES), size=count, p=shares / shares.sum()).astype(np.uint8)

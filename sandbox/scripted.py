@@ -16,7 +16,6 @@ import time
 from types import TracebackType
 from typing import Any
 
-
 _PATIENCE_S = 1.0
 
 

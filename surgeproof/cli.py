@@ -74,6 +74,11 @@ def _tls_options(command: Any) -> Any:
 @click.option("--endpoint", type=click.Choice(["chat", "completions"]))
 @click.option("--trace", type=click.Path(), help="Trace file to replay, or to draw lengths from.")
 @click.option("--profile", help="Fitted profile to draw traffic from: a bundled name or a file.")
+@click.option(
+    "--scale",
+    type=click.Choice(["superpose", "intensify", "thin", "compress"]),
+    help="How --request-rate changes a profile's rate; default superpose for more, thin for less.",
+)
 @click.option("--arrivals", type=click.Choice(["exact", "constant", "poisson", "gamma"]))
 @click.option("--request-rate", help="Requests a second, or inf.")
 @click.option("--burstiness", type=float, help="Shape of Gamma gaps: 1 is Poisson, below 1 burstier.")
@@ -186,7 +191,7 @@ def _overrides(flags: dict[str, Any]) -> dict[str, Any]:
         out[f"target.{name}"] = flags[name]
     for name in (
         "trace", "profile", "arrivals", "burstiness", "max_concurrency", "num_prompts", "input_len", "output_len",
-        "speedup", "limit", "num_warmups", "seed", "tokenizer", "words_per_token",
+        "speedup", "scale", "limit", "num_warmups", "seed", "tokenizer", "words_per_token",
     ):  # fmt: skip
         out[f"load.{name}"] = flags[name]
     for name in ("duration", "warmup", "drain"):
@@ -348,6 +353,14 @@ def inspect(file: Path, format_name: str, skip_invalid: bool, keep_clock_grid: b
 @click.option("--name", help="Name of the profile; default the output's.")
 @click.option("--format", "format_name", default="auto", show_default=True, help="Format of the file.")
 @click.option("--skip-invalid", is_flag=True, help="Leave malformed rows out, counted.")
+@click.option(
+    "--kind",
+    type=click.Choice(["pgar", "poisson", "gamma", "exact"]),
+    default="pgar",
+    show_default=True,
+    help="Bursty model, one rate with exponential or Gamma gaps, or the recording itself.",
+)
+@click.option("--empirical-gaps", is_flag=True, help="Keep the trace's own short gaps, not a Gamma law.")
 @click.option("--licence", help="Licence of the trace, kept with the numbers.")
 @click.option("--citation", help="What users of the numbers should cite.")
 def fit(
@@ -356,6 +369,8 @@ def fit(
     name: str | None,
     format_name: str,
     skip_invalid: bool,
+    kind: str,
+    empirical_gaps: bool,
     licence: str | None,
     citation: str | None,
 ) -> None:
@@ -367,7 +382,15 @@ def fit(
     from surgeproof.traces.reader import read_trace
 
     trace = read_trace(file, format_name, skip_invalid=skip_invalid)
-    profile = fit_profile(trace, name or output.stem, simulate_pgar, licence, citation)
+    profile = fit_profile(
+        trace,
+        name or output.stem,
+        simulate_pgar,
+        kind=kind,
+        empirical_gaps=empirical_gaps,
+        licence=licence,
+        citation=citation,
+    )
     try:
         output.write_bytes(msgspec.json.encode(profile) + b"\n")
     except OSError as exc:
@@ -378,6 +401,57 @@ def fit(
         f"{output}: {profile.source.rows} requests, {len(profile.arrivals.rates_per_s)} windows of "
         f"{profile.arrivals.coarse_window_s:g} s, {told}, gap shape {profile.arrivals.gap_shape:g}"
     )
+
+
+@traces.command()
+@click.argument("profile")
+@click.option("--against", type=click.Path(path_type=Path), required=True, help="Trace file to compare with.")
+@click.option("--format", "format_name", default="auto", show_default=True, help="Format of the file.")
+@click.option("--skip-invalid", is_flag=True, help="Leave malformed rows out, counted.")
+@click.option("--seeds", default=24, show_default=True, type=click.IntRange(4, 1000), help="Replicates of the model.")
+@click.option("--html", type=click.Path(path_type=Path), help="Write a page with pictures (extra `report`).")
+@click.option("--json", "json_path", type=click.Path(path_type=Path), help="Write everything as JSON.")
+def report(
+    profile: str,
+    against: Path,
+    format_name: str,
+    skip_invalid: bool,
+    seeds: int,
+    html: Path | None,
+    json_path: Path | None,
+) -> None:
+    """Check whether PROFILE (a bundled name or a file) makes traffic like a trace."""
+    import msgspec
+    import numpy as np
+
+    from surgeproof.ci.tables import print_goodness
+    from surgeproof.loadgen.plan import pair_lengths
+    from surgeproof.planning import simulate_pgar
+    from surgeproof.traces.goodness import check_profile
+    from surgeproof.traces.profile import load_profile
+    from surgeproof.traces.reader import read_trace
+
+    if html is not None:
+        try:
+            from surgeproof.webui.trace_report import trace_report
+        except ModuleNotFoundError as exc:
+            raise ConfigError("pictures need: pip install 'surgeproof[report]'") from exc
+    points = read_trace(against, format_name, skip_invalid=skip_invalid).points
+    at_s = np.array([point.at_ns for point in points]) / 1e9
+    found = check_profile(load_profile(profile), against.name, at_s, pair_lengths(points), simulate_pgar, seeds)
+    print_goodness(found)
+    if html is not None:
+        _write(html, trace_report(found).encode())
+    if json_path is not None:
+        _write(json_path, msgspec.json.encode(found) + b"\n")
+
+
+def _write(path: Path, data: bytes) -> None:
+    try:
+        path.write_bytes(data)
+    except OSError as exc:
+        raise ConfigError(f"cannot write {path}: {exc.strerror}") from exc
+    click.echo(f"Written to {path}")
 
 
 @traces.command("list")

@@ -79,6 +79,8 @@ class LoadConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     request_rate: float | None = None
     burstiness: float = 1.0
     speedup: float = 1.0
+    scale: Literal["superpose", "intensify", "thin", "compress"] | None = None
+    conserve_count: bool = True
     window_s: tuple[float, float] | None = None
     limit: int | None = None
     concurrency: tuple[int, ...] = ()

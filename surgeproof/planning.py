@@ -18,11 +18,13 @@ from surgeproof.loadgen.plan import (
     make_plan,
     pair_lengths,
     replay_times,
+    thinning_rng,
 )
 from surgeproof.loadgen.prompts import HuggingFaceTokenizer
 from surgeproof.records import TracePoint
-from surgeproof.traces.profile import ModulatorFit, Profile, load_profile
+from surgeproof.traces.profile import Arrivals, Profile, load_profile
 from surgeproof.traces.reader import Trace, read_trace
+from surgeproof.traces.scaling import EFFECTS, default_mode, scale
 
 _CLOSED_LOOP_ROWS = 4096
 
@@ -53,8 +55,9 @@ def plan_scenario(scenario: Scenario) -> Planned:
             undo_grid=not load.keep_clock_grid,
             seed=load.seed,
         )
+    notes: list[str] = []
     if load.profile is not None:
-        plan = _profile_plan(load, load_profile(load.profile))
+        plan, notes = _profile_plan(load, load_profile(load.profile))
     elif scenario.closed_loop:
         plan = _closed_plan(load, trace)
     elif trace is not None and load.arrivals in (None, "exact") and load.request_rate is None:
@@ -69,7 +72,7 @@ def plan_scenario(scenario: Scenario) -> Planned:
             f"the plan lasts {longest / 86400:.1f} days; cut it with --duration, --limit or --speedup, "
             "check the trace's time unit, or confirm with --allow-long"
         )
-    return Planned(plan, tuple(_notes(trace)) if trace else ())
+    return Planned(plan, (*notes, *(_notes(trace) if trace else ())))
 
 
 def _replay_plan(load: LoadConfig, trace: Trace) -> Plan:
@@ -101,33 +104,41 @@ def _process_plan(load: LoadConfig, trace: Trace | None) -> Plan:
     return make_plan(times, _lengths(load, trace, len(times)), load.classes, load.seed)
 
 
-def _profile_plan(load: LoadConfig, profile: Profile) -> Plan:
-    """Traffic like the profile's: as long as its trace, or cut; its rates scaled to `request_rate`."""
-    fitted = profile.arrivals
-    rates = np.array(fitted.rates_per_s)
+def _profile_plan(load: LoadConfig, profile: Profile) -> tuple[Plan, list[str]]:
+    """Traffic like the profile's: as long as its trace, or cut; at `request_rate` by the scale mode."""
+    notes = []
+    kept = 1.0
     if load.request_rate is not None:
-        rates = rates * (load.request_rate / rates.mean())
+        factor = load.request_rate / profile.arrivals.mean_rate_per_s
+        mode = load.scale or default_mode(profile, factor)
+        profile, kept = scale(profile, mode, factor)
+        notes.append(f"profile scaled by {factor:.3g}, {mode}: {EFFECTS[mode]}")
+    at_s, lengths = _profile_requests(load, profile)
+    if kept < 1:
+        keep = thinning_rng(load.seed).random(len(at_s)) < kept
+        at_s, lengths = at_s[keep], lengths[keep]
+    at_s, lengths = at_s[: _count_limit(load)], lengths[: _count_limit(load)]
+    return make_plan(np.round(at_s * 1e9).astype(np.int64), lengths, load.classes, load.seed), notes
+
+
+def _profile_requests(load: LoadConfig, profile: Profile) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:
+    """Times and lengths: the recording's own, or drawn from the model, repeated where the run is longer."""
+    arrivals = profile.arrivals
+    if profile.kind == "exact":
+        at_s, lengths = profile.recorded()
+        at_s = at_s / load.speedup
+        within = at_s < (load.duration_s or np.inf)
+        return at_s[within], lengths[within]
     if load.duration_s is not None:
-        needed = int(np.ceil(load.duration_s / fitted.coarse_window_s))
-        rates = np.resize(rates, needed)
-    at_s = (
-        simulate_pgar(
-            rates,
-            fitted.coarse_window_s,
-            fitted.fine_window_s,
-            fitted.modulator,
-            fitted.gap_shape,
-            arrival_rng(load.seed),
+        needed = max(1, int(np.ceil(load.duration_s * load.speedup / arrivals.coarse_window_s)))
+        arrivals = msgspec.structs.replace(
+            arrivals, rates_per_s=tuple(np.resize(np.array(arrivals.rates_per_s), needed).tolist())
         )
-        / load.speedup
-    )
-    if load.duration_s is not None:
-        at_s = at_s[at_s < load.duration_s]
-    at_s = at_s[: _count_limit(load)]
-    lengths = profile.draw_lengths(
-        at_s * load.speedup % (len(fitted.rates_per_s) * fitted.coarse_window_s), length_rng(load.seed)
-    )
-    return make_plan(np.round(at_s * 1e9).astype(np.int64), lengths, load.classes, load.seed)
+    at_s = simulate_pgar(arrivals, arrival_rng(load.seed), conserve_count=load.conserve_count)
+    lengths = profile.draw_lengths(at_s % profile.arrivals.span_s, length_rng(load.seed))
+    at_s = at_s / load.speedup
+    within = at_s < (load.duration_s or np.inf)
+    return at_s[within], lengths[within]
 
 
 def _closed_plan(load: LoadConfig, trace: Trace | None) -> Plan:
@@ -164,16 +175,18 @@ def _notes(trace: Trace) -> list[str]:
     return notes
 
 
-def simulate_pgar(
-    rates: npt.NDArray[np.float64],
-    coarse_s: float,
-    fine_s: float,
-    modulator: ModulatorFit | None,
-    shape: float,
-    rng: np.random.Generator,
-) -> npt.NDArray[np.float64]:
-    """Arrival times of the fitted model, seconds."""
-    drawn = arrivals.Modulator(modulator.a, modulator.rho) if modulator else None
-    times = arrivals.pgar(rates, coarse_s, fine_s, rng, modulator=drawn, shape=shape)
+def simulate_pgar(model: Arrivals, rng: np.random.Generator, *, conserve_count: bool = True) -> npt.NDArray[np.float64]:
+    """Arrival times of a fitted model, seconds."""
+    fitted = model.modulator
+    times = arrivals.pgar(
+        np.array(model.rates_per_s),
+        model.coarse_window_s,
+        model.fine_window_s,
+        rng,
+        modulator=arrivals.Modulator(fitted.a, fitted.rho) if fitted else None,
+        shape=model.gap_shape,
+        gap_quantiles=np.array(model.gap_quantiles) if model.gap_quantiles else None,
+        conserve_count=conserve_count,
+    )
     seconds: npt.NDArray[np.float64] = times / 1e9
     return seconds

@@ -13,17 +13,18 @@ import math
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from surgeproof.errors import TraceError
 from surgeproof.traces.inspection import dispersion
-from surgeproof.traces.profile import SCHEMA, Arrivals, Marks, ModulatorFit, Profile, Source
+from surgeproof.traces.profile import SCHEMA, Arrivals, Cell, Marks, ModulatorFit, Profile, Recording, Source
 from surgeproof.traces.reader import Trace
 
 Floats = npt.NDArray[np.float64]
-Simulate = Callable[[Floats, float, float, ModulatorFit | None, float, np.random.Generator], Floats]
-"""(rates, coarse window, fine window, modulator, gap shape, random numbers) -> arrival times, seconds."""
+Simulate = Callable[[Arrivals, np.random.Generator], Floats]
+"""A model and random numbers -> arrival times, seconds."""
 
 _COARSE_S = (60.0, 120.0, 300.0, 600.0, 3600.0)
 _MIN_WINDOWS = 20
@@ -36,12 +37,20 @@ _CLEARLY_BETTER = 0.06
 _LAGS = (1, 2, 3, 4)
 _LENGTH_CLASSES = 4
 _LENGTH_BINS = 24
+_FEWEST_IN_CELL = 4
 _DIRICHLET = 10.0
 _MIN_ROWS = 200
 
 
 def fit_profile(
-    trace: Trace, name: str, simulate: Simulate, licence: str | None = None, citation: str | None = None
+    trace: Trace,
+    name: str,
+    simulate: Simulate,
+    *,
+    kind: str = "pgar",
+    empirical_gaps: bool = False,
+    licence: str | None = None,
+    citation: str | None = None,
 ) -> Profile:
     """Fit a profile.
 
@@ -49,6 +58,8 @@ def fit_profile(
         trace: the trace.
         name: what to call the profile.
         simulate: generator of the model, which two of its numbers are matched with.
+        kind: one of `profile.KINDS`.
+        empirical_gaps: keep the trace's own gaps in operational time in place of a Gamma law.
         licence: of the trace.
         citation: what users of the numbers should cite.
 
@@ -61,9 +72,26 @@ def fit_profile(
             f"{trace.source}: {len(at_s)} requests over {at_s[-1]:.0f} s are too few to fit a model; "
             f"{_MIN_ROWS} over more than {_MIN_WINDOWS} s are needed"
         )
-    coarse_s = choose_coarse_window(at_s)
     pairs = np.array([(point.input_tokens, point.output_tokens) for point in trace.points], dtype=np.int64)
-    source = Source(
+    if kind in ("poisson", "gamma"):
+        arrivals = fit_constant_rate(at_s, bursty_gaps=kind == "gamma")
+    else:
+        arrivals = fit_arrivals(at_s, choose_coarse_window(at_s), simulate)
+    if empirical_gaps:
+        arrivals = msgspec.structs.replace(arrivals, gap_quantiles=empirical_gap_quantiles(at_s, arrivals))
+    return Profile(
+        SCHEMA,
+        name,
+        kind,  # type: ignore[arg-type]
+        _source(trace, at_s, licence, citation),
+        arrivals,
+        fit_marks(at_s, pairs, arrivals.coarse_window_s),
+        _recording(at_s, pairs) if kind == "exact" else None,
+    )
+
+
+def _source(trace: Trace, at_s: Floats, licence: str | None, citation: str | None) -> Source:
+    return Source(
         file=Path(trace.source).name,
         sha256=hashlib.sha256(Path(trace.source).read_bytes()).hexdigest(),
         rows=len(at_s),
@@ -74,9 +102,53 @@ def fit_profile(
         licence=licence,
         citation=citation,
     )
-    return Profile(
-        SCHEMA, name, "pgar", source, fit_arrivals(at_s, coarse_s, simulate), fit_marks(at_s, pairs, coarse_s)
+
+
+def _recording(at_s: Floats, pairs: npt.NDArray[np.int64]) -> Recording:
+    at_us = np.round(at_s * 1e6).astype(np.int64)
+    return Recording(
+        tuple(np.diff(at_us, prepend=0).tolist()), tuple(pairs[:, 0].tolist()), tuple(pairs[:, 1].tolist())
     )
+
+
+def fit_constant_rate(at_s: Floats, *, bursty_gaps: bool) -> Arrivals:
+    """One rate for all time, with exponential or Gamma gaps: what load testers usually assume."""
+    span_s = float(at_s[-1])
+    shape = gamma_gap_shape(np.diff(at_s)) if bursty_gaps else 1.0
+    return Arrivals(span_s, (len(at_s) / span_s,), 0.0, span_s, None, shape, 0.0)
+
+
+def gamma_gap_shape(gaps: Floats) -> float:
+    """Maximum-likelihood shape of Gamma gaps: ln k - digamma(k) = ln(mean) - mean(ln), by bisection.
+
+    Gaps of zero, which a clock of few digits makes, count as half the smallest other gap.
+    """
+    positive = gaps[gaps > 0]
+    gaps = np.maximum(gaps, positive.min() / 2)
+    wanted = math.log(float(gaps.mean())) - float(np.log(gaps).mean())
+    low, high = 1e-3, 1e3
+    for _ in range(80):
+        middle = math.sqrt(low * high)
+        step = middle * 1e-5
+        digamma = (math.lgamma(middle + step) - math.lgamma(middle - step)) / (2 * step)
+        low, high = (middle, high) if math.log(middle) - digamma > wanted else (low, middle)
+    return round(low, 4)
+
+
+def operational_gaps(at_s: Floats, arrivals: Arrivals) -> Floats:
+    """Gaps after a change of time by the rates alone: of unit mean, whatever the rates do."""
+    edges = np.arange(len(arrivals.rates_per_s) + 1) * arrivals.coarse_window_s
+    cumulative = np.concatenate(([0.0], np.cumsum(np.array(arrivals.rates_per_s) * arrivals.coarse_window_s)))
+    return np.diff(np.interp(at_s[at_s <= edges[-1]], edges, cumulative))
+
+
+def empirical_gap_quantiles(at_s: Floats, arrivals: Arrivals, knots: int = 257) -> tuple[float, ...]:
+    """Evenly spaced quantiles of the trace's unit-mean gaps in operational time."""
+    gaps = operational_gaps(at_s, arrivals)
+    quantiles = np.quantile(gaps, np.linspace(0, 1, knots))
+    # Interpolation between knots moves the mean a little; it must stay 1 or the rate would drift.
+    mean = float((quantiles[1:] + quantiles[:-1]).mean() / 2)
+    return tuple(round(float(value) / mean, 6) for value in quantiles)
 
 
 def choose_coarse_window(at_s: Floats) -> float:
@@ -100,18 +172,17 @@ def fit_arrivals(at_s: Floats, coarse_s: float, simulate: Simulate) -> Arrivals:
     """Rates, modulator and gap shape."""
     counts = _counts(at_s, coarse_s)
     rates, shrink = shrunk_rates(counts, coarse_s)
-    raw = counts / coarse_s
-    fine_s, modulator, gate = _fit_modulator(at_s, rates, raw, coarse_s, simulate)
-    shape = _fit_shape(at_s, simulate, rates, coarse_s, fine_s, modulator)
-    return Arrivals(
+    plain = Arrivals(
         coarse_window_s=coarse_s,
         rates_per_s=tuple(round(float(rate), 6) for rate in rates),
         shrink=round(shrink, 4),
-        fine_window_s=fine_s,
-        modulator=modulator,
-        gap_shape=shape,
-        gate_z=round(gate, 2),
+        fine_window_s=coarse_s,
+        modulator=None,
+        gap_shape=1.0,
+        gate_z=0.0,
     )
+    modulated = _fit_modulator(at_s, plain, counts / coarse_s, simulate)
+    return msgspec.structs.replace(modulated, gap_shape=_fit_shape(at_s, modulated, simulate))
 
 
 def shrunk_rates(counts: Floats, window_s: float) -> tuple[Floats, float]:
@@ -126,40 +197,32 @@ def shrunk_rates(counts: Floats, window_s: float) -> tuple[Floats, float]:
     return (mean + factor * (counts - mean)) / window_s, factor
 
 
-def _fit_modulator(
-    at_s: Floats, rates: Floats, raw: Floats, coarse_s: float, simulate: Simulate
-) -> tuple[float, ModulatorFit | None, float]:
+def _fit_modulator(at_s: Floats, plain: Arrivals, raw_rates: Floats, simulate: Simulate) -> Arrivals:
     """The fine window whose modulator follows the trace's dispersion best, and what was fitted there.
 
     A longer window is preferred unless a shorter one is clearly better: it is the smoother model.
     """
-    candidates = choose_fine_windows(float(raw.mean()), coarse_s)
-    fitted = [(fine_s, *modulator_at(at_s, raw, coarse_s, fine_s)) for fine_s in reversed(candidates)]
-    found = [fit for fit in fitted if fit[1] is not None]
-    if not found or fitted[0][1] is None:
+    fitted = []
+    for fine_s in reversed(choose_fine_windows(float(raw_rates.mean()), plain.coarse_window_s)):
+        modulator, gate = modulator_at(at_s, raw_rates, plain.coarse_window_s, fine_s)
+        fitted.append(msgspec.structs.replace(plain, fine_window_s=fine_s, modulator=modulator, gate_z=round(gate, 2)))
+    if fitted[0].modulator is None:
         return fitted[0]
+    found = [model for model in fitted if model.modulator is not None]
     # A correlation of 0 says that the window is longer than the bursts: what is inside is lost.
-    found = [fit for fit in found if fit[1] is not None and fit[1].rho > 0] or found
-    errors = [_curve_error(at_s, simulate, rates, coarse_s, fine_s, modulator) for fine_s, modulator, _ in found]
+    found = [model for model in found if model.modulator is not None and model.modulator.rho > 0] or found
+    errors = [_curve_error(at_s, model, simulate) for model in found]
     best = min(errors)
-    return next(fit for fit, error in zip(found, errors, strict=True) if error <= best + _CLEARLY_BETTER)
+    return next(model for model, error in zip(found, errors, strict=True) if error <= best + _CLEARLY_BETTER)
 
 
-def _curve_error(
-    at_s: Floats,
-    simulate: Simulate,
-    rates: Floats,
-    coarse_s: float,
-    fine_s: float,
-    modulator: ModulatorFit | None,
-) -> float:
+def _curve_error(at_s: Floats, model: Arrivals, simulate: Simulate) -> float:
     """Mean absolute log ratio of simulated to observed dispersion at 1 and 10 s."""
     errors = []
     for window_s in (1.0, 10.0):
         observed = dispersion(at_s, window_s)
-        simulated = float(_simulated_dispersions(simulate, rates, coarse_s, fine_s, modulator, 1.0, window_s).mean())
         if observed:
-            errors.append(abs(math.log(simulated / observed)))
+            errors.append(abs(math.log(float(_simulated_dispersions(model, window_s, simulate).mean()) / observed)))
     return float(np.mean(errors)) if errors else 0.0
 
 
@@ -195,40 +258,24 @@ def modulator_at(at_s: Floats, rates: Floats, coarse_s: float, fine_s: float) ->
     return ModulatorFit(a=round(a, 4), rho=round(rho, 4), z=round(z, 2)), z
 
 
-def _fit_shape(
-    at_s: Floats,
-    simulate: Simulate,
-    rates: Floats,
-    coarse_s: float,
-    fine_s: float,
-    modulator: ModulatorFit | None,
-) -> float:
+def _fit_shape(at_s: Floats, model: Arrivals, simulate: Simulate) -> float:
     """The gap shape whose dispersion at 1 s is the trace's; 1 where that is within 2 %, or the noise, already."""
     observed = dispersion(at_s, 1.0)
     if observed is None:
         return 1.0
     shapes = [round(0.2 + 0.1 * step, 1) for step in range(12)]
     found = {
-        shape: _simulated_dispersions(simulate, rates, coarse_s, fine_s, modulator, shape, 1.0) for shape in shapes
+        shape: _simulated_dispersions(msgspec.structs.replace(model, gap_shape=shape), 1.0, simulate)
+        for shape in shapes
     }
     errors = {shape: abs(math.log(float(values.mean()) / observed)) for shape, values in found.items()}
     noise = 2 * float(np.log(found[1.0]).std(ddof=1)) / math.sqrt(len(found[1.0]))
     return 1.0 if errors[1.0] <= max(math.log(1.02), noise) else min(shapes, key=errors.__getitem__)
 
 
-def _simulated_dispersions(
-    simulate: Simulate,
-    rates: Floats,
-    coarse_s: float,
-    fine_s: float,
-    modulator: ModulatorFit | None,
-    shape: float,
-    window_s: float,
-) -> Floats:
+def _simulated_dispersions(model: Arrivals, window_s: float, simulate: Simulate) -> Floats:
     """Dispersion of four seeded simulations."""
-    simulations = (
-        simulate(rates, coarse_s, fine_s, modulator, shape, np.random.default_rng(seed)) for seed in range(4)
-    )
+    simulations = (simulate(model, np.random.default_rng(seed)) for seed in range(4))
     return np.array([dispersion(at_s, window_s) or 1.0 for at_s in simulations])
 
 
@@ -271,19 +318,21 @@ def _k_means(features: Floats, classes: int) -> npt.NDArray[np.int64]:
     return labels
 
 
-def _cells(pairs: npt.NDArray[np.int64]) -> tuple[tuple[int, int, int], ...]:
-    """A two-dimensional histogram in logarithmic bins: the mean pair and the count of each cell."""
+def _cells(pairs: npt.NDArray[np.int64]) -> tuple[Cell, ...]:
+    """A two-dimensional histogram: bands of equal mass by input, each cut into parts of equal mass by output.
+
+    Equal mass keeps what is common fine and lets what is rare be coarse; a cell's range is that of
+    its own members.
+    """
     if len(pairs) == 0:
         return ()
-    spread = np.log1p(pairs.astype(np.float64))
-    low, high = spread.min(axis=0), spread.max(axis=0)
-    bins = ((spread - low) / np.maximum(high - low, 1e-9) * (_LENGTH_BINS - 1e-6)).astype(np.int64)
-    keys = bins[:, 0] * _LENGTH_BINS + bins[:, 1]
+    bands = max(1, min(_LENGTH_BINS, int(math.sqrt(len(pairs) / _FEWEST_IN_CELL))))
+    by_input = pairs[np.argsort(pairs[:, 0], kind="stable")]
     cells = []
-    for key in np.unique(keys):
-        mine = pairs[keys == key]
-        mean = np.maximum(np.round(mine.mean(axis=0)), 1).astype(np.int64)
-        cells.append((int(mean[0]), int(mean[1]), len(mine)))
+    for band in np.array_split(by_input, bands):
+        for part in np.array_split(band[np.argsort(band[:, 1], kind="stable")], bands):
+            low, high = part.min(axis=0), part.max(axis=0)
+            cells.append((int(low[0]), int(high[0]), int(low[1]), int(high[1]), len(part)))
     return tuple(cells)
 
 

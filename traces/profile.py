@@ -7,6 +7,7 @@ user. `fit` makes it, `planning` draws from it.
 
 from importlib.resources import files
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 import numpy as np
@@ -14,7 +15,7 @@ import numpy.typing as npt
 
 from surgeproof.errors import TraceError
 
-SCHEMA = "surgeproof.profile/1"
+SCHEMA = "surgeproof.profile/2"
 
 
 class Source(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -40,7 +41,19 @@ class ModulatorFit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Arrivals(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """When requests come. `gate_z` is the over-dispersion test's value whether or not it passed."""
+    """When requests come.
+
+    Attributes:
+        coarse_window_s: length of a window of `rates_per_s`.
+        rates_per_s: one rate a coarse window.
+        shrink: factor by which the rates were pulled towards their mean.
+        fine_window_s: step of the modulator.
+        modulator: bursts beyond the rates; None where a test found none.
+        gap_shape: k of the Gamma gaps in operational time.
+        gate_z: the over-dispersion test's value whether or not it passed.
+        gap_quantiles: evenly spaced quantiles of the trace's own unit-mean gaps, used in place of
+            Gamma(k) where they were asked for.
+    """
 
     coarse_window_s: float
     rates_per_s: tuple[float, ...]
@@ -49,24 +62,62 @@ class Arrivals(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     modulator: ModulatorFit | None
     gap_shape: float
     gate_z: float
+    gap_quantiles: tuple[float, ...] | None = None
+
+    @property
+    def span_s(self) -> float:
+        """Length of the rate series, seconds."""
+        return len(self.rates_per_s) * self.coarse_window_s
+
+    @property
+    def mean_rate_per_s(self) -> float:
+        """Requests a second over the whole series."""
+        return float(np.mean(self.rates_per_s))
+
+
+Cell = tuple[int, int, int, int, int]
+"""Smallest and largest input, smallest and largest output, number of requests."""
 
 
 class Marks(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How long requests are: cells (input, output, count) by class, and each window's mix of classes."""
+    """How long requests are: a two-dimensional histogram for each class, and each window's mix of classes."""
 
-    classes: tuple[tuple[tuple[int, int, int], ...], ...]
+    classes: tuple[tuple[Cell, ...], ...]
     mix: tuple[tuple[float, ...], ...]
 
 
+class Recording(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The requests themselves, for kind `exact`: steps of time in microseconds, lengths in tokens."""
+
+    steps_us: tuple[int, ...]
+    input_tokens: tuple[int, ...]
+    output_tokens: tuple[int, ...]
+
+
+KINDS = ("pgar", "poisson", "gamma", "exact")
+
+
 class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One fitted profile."""
+    """One fitted profile.
+
+    Attributes:
+        kind: `pgar`; `poisson` and `gamma` are its special cases of one rate and no modulator;
+            `exact` is the recording itself, with rates for reference.
+    """
 
     schema: str
     name: str
-    kind: str
+    kind: Literal["pgar", "poisson", "gamma", "exact"]
     source: Source
     arrivals: Arrivals
     marks: Marks
+    recording: Recording | None = None
+
+    def recorded(self) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:
+        """Times in seconds and (input, output) tokens of an exact profile."""
+        assert self.recording is not None, "only a profile of kind exact holds a recording"
+        at_s = np.cumsum(np.array(self.recording.steps_us, dtype=np.int64)) / 1e6
+        return at_s, np.column_stack((self.recording.input_tokens, self.recording.output_tokens)).astype(np.int64)
 
     def draw_lengths(self, at_s: npt.NDArray[np.float64], rng: np.random.Generator) -> npt.NDArray[np.int64]:
         """Input and output tokens for requests at given times of the profile; shape (n, 2)."""
@@ -79,8 +130,9 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             mine = np.flatnonzero(chosen == number)
             if len(mine):
                 table = np.array(cells, dtype=np.int64)
-                shares = table[:, 2] / table[:, 2].sum()
-                out[mine] = table[rng.choice(len(table), size=len(mine), p=shares), :2]
+                cell = table[rng.choice(len(table), size=len(mine), p=table[:, 4] / table[:, 4].sum())]
+                out[mine, 0] = rng.integers(cell[:, 0], cell[:, 1], endpoint=True)
+                out[mine, 1] = rng.integers(cell[:, 2], cell[:, 3], endpoint=True)
         return out
 
 
@@ -100,6 +152,8 @@ def load_profile(name: str) -> Profile:
     try:
         profile = msgspec.json.decode(data, type=Profile)
     except msgspec.MsgspecError as exc:
+        if SCHEMA.encode() not in data[:4096]:
+            raise TraceError(f"profile {name} is not of schema {SCHEMA!r}: fit it again with this version") from exc
         raise TraceError(f"profile {name}: {exc}") from exc
     if profile.schema != SCHEMA:
         raise TraceError(f"profile {name}: schema {profile.schema!r}; this version reads {SCHEMA!r}")

@@ -2,15 +2,24 @@
 
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
+from scipy import stats
 
 from surgeproof.errors import TraceError
 from surgeproof.planning import simulate_pgar
 from surgeproof.records import TracePoint
-from surgeproof.traces.fit import choose_coarse_window, fit_arrivals, fit_marks, fit_profile, shrunk_rates
+from surgeproof.traces.fit import (
+    choose_coarse_window,
+    fit_arrivals,
+    fit_marks,
+    fit_profile,
+    gamma_gap_shape,
+    shrunk_rates,
+)
 from surgeproof.traces.inspection import dispersion
-from surgeproof.traces.profile import ModulatorFit, bundled_profiles, load_profile
+from surgeproof.traces.profile import Arrivals, ModulatorFit, bundled_profiles, load_profile
 from surgeproof.traces.reader import Trace, read_trace
 
 KNOWN = {
@@ -47,7 +56,8 @@ def test_fit_generate_fit_recovers_the_parameters() -> None:
     """Within the estimator's own bias: taking window means off costs about 1/15 of the correlation."""
     rates = np.full(120, 4.0)
     true = ModulatorFit(a=1.5, rho=0.6, z=0)
-    at_s = simulate_pgar(rates, 60.0, 1.0, true, 1.0, np.random.default_rng(5))
+    model = Arrivals(60.0, tuple(rates), 1.0, 1.0, true, 1.0, 0.0)
+    at_s = simulate_pgar(model, np.random.default_rng(5))
     fitted = fit_arrivals(at_s, 60.0, simulate_pgar).modulator
     assert fitted is not None
     assert fitted.a == pytest.approx(1.5, rel=0.15)
@@ -79,6 +89,49 @@ def test_lengths_follow_the_window_and_keep_their_pairs() -> None:
     assert not ((drawn[:, 0] > 1000) & (drawn[:, 1] > 300)).any()
 
 
+@pytest.mark.parametrize(
+    ("name", "k"), [("AzureLLMInferenceTrace_conv.csv", 0.871), ("AzureLLMInferenceTrace_code.csv", 0.231)]
+)
+def test_gamma_gaps_are_fitted_by_maximum_likelihood(name: str, k: float, real_trace: Any) -> None:
+    """Known figures of the renewal fits; the mean rate is kept exactly."""
+    trace = read_trace(real_trace(name))
+    profile = fit_profile(trace, "x", simulate_pgar, kind="gamma")
+    assert profile.arrivals.gap_shape == pytest.approx(k, abs=0.005)
+    assert profile.arrivals.modulator is None
+    assert profile.arrivals.mean_rate_per_s == pytest.approx(len(trace.points) / (trace.points[-1].at_ns / 1e9))
+
+
+def test_gamma_shape_agrees_with_scipy() -> None:
+    gaps = np.random.default_rng(4).gamma(0.4, 2.5, 5000)
+    expected = stats.gamma.fit(gaps, floc=0)[0]
+    assert gamma_gap_shape(gaps) == pytest.approx(expected, rel=1e-3)
+
+
+def test_a_constant_rate_profile_draws_at_its_rate(real_trace: Any) -> None:
+    profile = fit_profile(read_trace(real_trace("AzureLLMInferenceTrace_conv.csv")), "x", simulate_pgar, kind="poisson")
+    at_s = simulate_pgar(profile.arrivals, np.random.default_rng(1))
+    assert len(at_s) == pytest.approx(19_366, rel=0.03)
+    assert dispersion(at_s, 10.0) == pytest.approx(1.0, abs=0.15)
+
+
+def test_an_exact_profile_is_the_recording(real_trace: Any) -> None:
+    trace = read_trace(real_trace("AzureLLMInferenceTrace_code.csv"))
+    at_s, lengths = fit_profile(trace, "x", simulate_pgar, kind="exact").recorded()
+    assert at_s == pytest.approx([point.at_ns / 1e9 for point in trace.points], abs=1e-6)
+    assert lengths.tolist() == [[point.input_tokens, point.output_tokens] for point in trace.points]
+
+
+def test_empirical_gaps_have_unit_mean_and_the_traces_own_law(real_trace: Any) -> None:
+    trace = read_trace(real_trace("AzureLLMInferenceTrace_code.csv"))
+    arrivals = fit_profile(trace, "x", simulate_pgar, empirical_gaps=True).arrivals
+    assert arrivals.gap_quantiles is not None
+    quantiles = np.array(arrivals.gap_quantiles)
+    assert np.diff(quantiles).min() >= 0
+    assert (quantiles[1:] + quantiles[:-1]).mean() / 2 == pytest.approx(1.0, abs=1e-4)
+    at_s = simulate_pgar(msgspec.structs.replace(arrivals, modulator=None), np.random.default_rng(2))
+    assert len(at_s) == pytest.approx(len(trace.points), rel=0.1)
+
+
 def test_a_short_trace_is_refused_with_what_it_lacks() -> None:
     trace = Trace("short", "surgeproof")
     trace.points = [TracePoint(at_ns=i * 10**9, input_tokens=1, output_tokens=1, row=i) for i in range(50)]
@@ -106,17 +159,7 @@ def test_bundled_profiles_load_and_name_source_and_licence(name: str) -> None:
 def test_bundled_profiles_have_their_traces_dispersion(name: str, expected: dict[int, float]) -> None:
     """|ln(model/real)| within 0.35 at 1, 10, 60 and 300 s, and the error of a mean of 12 draws (0.06)."""
     fitted = load_profile(name).arrivals
-    draws = [
-        simulate_pgar(
-            np.array(fitted.rates_per_s),
-            fitted.coarse_window_s,
-            fitted.fine_window_s,
-            fitted.modulator,
-            fitted.gap_shape,
-            np.random.default_rng(seed),
-        )
-        for seed in range(12)
-    ]
+    draws = [simulate_pgar(fitted, np.random.default_rng(seed)) for seed in range(12)]
     for window_s, real in expected.items():
         model = np.mean([dispersion(at_s, float(window_s)) or np.nan for at_s in draws])
         assert abs(np.log(model / real)) <= 0.35 + 0.06

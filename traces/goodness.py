@@ -1,0 +1,414 @@
+"""Does a profile make traffic like its trace? A table of checks, each with its own bound. Pure.
+
+The trace is compared with seeded replicates of the model: their spread is the band within which a
+difference says nothing. No single statistic decides: gaps alone look right for models that miss the
+whole queueing tail. What each check means and where its bounds come from: docs/arrivals.md.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from surgeproof.traces.fit import Simulate, operational_gaps
+from surgeproof.traces.inspection import dispersion
+from surgeproof.traces.profile import Arrivals, Profile
+from surgeproof.traces.queueing import concurrency, service_s, slots_for, waits_s
+
+Floats = npt.NDArray[np.float64]
+Lengths = npt.NDArray[np.int64]
+
+PASS, WARN, FAIL = "pass", "warn", "fail"
+_DISPERSION_S = (1.0, 10.0, 60.0, 300.0)
+_CURVE_S = (0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0)
+_PEAK_S = (10.0, 60.0)
+_WORK_S = (10.0, 60.0, 300.0)
+_LENGTH_WINDOW_S = 300.0
+_TAIL = np.linspace(0.0, 1.0, 201)
+
+
+class Check(msgspec.Struct, frozen=True):
+    """One line of the report.
+
+    Attributes:
+        group: what kind of likeness it is about.
+        name: what is compared, with its window where there is one.
+        trace: the trace's value.
+        model: the mean of the replicates.
+        low: 5 % of the replicates.
+        high: 95 % of them.
+        bound: what had to hold, in words.
+        result: pass, warn or fail.
+    """
+
+    group: str
+    name: str
+    trace: float
+    model: float
+    low: float
+    high: float
+    bound: str
+    result: str
+
+
+class Goodness(msgspec.Struct, frozen=True):
+    """The whole report; `curves` holds what the pictures show."""
+
+    profile: str
+    kind: str
+    source: str
+    requests: int
+    seeds: int
+    result: str
+    verdict: str
+    checks: tuple[Check, ...]
+    curves: dict[str, Any]
+
+
+class _Traffic(NamedTuple):
+    at_s: Floats
+    lengths: Lengths
+
+
+def check_profile(
+    profile: Profile, source: str, at_s: Floats, lengths: Lengths, simulate: Simulate, seeds: int = 24
+) -> Goodness:
+    """Compare a profile with a trace.
+
+    Args:
+        profile: the fitted profile.
+        source: name of the trace.
+        at_s: the trace's times, seconds, sorted, the first at 0; shape (n,).
+        lengths: its (input, output) tokens; shape (n, 2).
+        simulate: generator of the arrival model.
+        seeds: replicates; bands need at least 24.
+    """
+    trace = _Traffic(at_s, lengths)
+    replicates = [_replicate(profile, simulate, seed) for seed in range(seeds)]
+    checks = (
+        *_volume(trace, replicates),
+        *_dispersions(trace, replicates),
+        *_peaks(trace, replicates),
+        *_autocorrelations(trace, replicates),
+        *_work(trace, replicates),
+        *_lengths(trace, replicates),
+        *_queue(trace, replicates),
+        *_gaps(trace, replicates, profile.arrivals),
+        _sample(trace, profile.arrivals),
+    )
+    result = FAIL if any(c.result == FAIL for c in checks) else WARN if any(c.result == WARN for c in checks) else PASS
+    poisson = [_poisson(trace, seed) for seed in range(min(seeds, 12))]
+    return Goodness(
+        profile.name, profile.kind, source, len(at_s), seeds, result, _in_words(checks), checks,
+        _curves(trace, replicates, poisson, profile.arrivals),
+    )  # fmt: skip
+
+
+def _replicate(profile: Profile, simulate: Simulate, seed: int) -> _Traffic:
+    if profile.recording is not None:
+        return _Traffic(*profile.recorded())
+    arrival_seed, length_seed = np.random.SeedSequence(seed).spawn(2)
+    at_s = simulate(profile.arrivals, np.random.default_rng(arrival_seed))
+    return _Traffic(at_s, profile.draw_lengths(at_s, np.random.default_rng(length_seed)))
+
+
+def _poisson(trace: _Traffic, seed: int) -> _Traffic:
+    """What most load testers send: one rate, exponential gaps, lengths drawn without regard to time."""
+    rng = np.random.default_rng([7, seed])
+    count = len(trace.at_s)
+    at_s = np.sort(rng.uniform(0.0, float(trace.at_s[-1]), count))
+    return _Traffic(at_s, trace.lengths[rng.integers(0, count, count)])
+
+
+# -- the checks --------------------------------------------------------------------------------------
+
+
+def _check(group: str, name: str, real: float, values: Sequence[float], bound: str, result: str) -> Check:
+    held = np.array(values, dtype=np.float64)
+    low, high = np.quantile(held, (0.05, 0.95))
+    return Check(group, name, _short(real), _short(held.mean()), _short(low), _short(high), bound, result)
+
+
+def _short(value: float) -> float:
+    return float(f"{value:.4g}")
+
+
+def _graded(difference: float, passing: float, warning: float) -> str:
+    return PASS if difference <= passing else WARN if difference <= warning else FAIL
+
+
+def _volume(trace: _Traffic, replicates: Sequence[_Traffic]) -> list[Check]:
+    """Mean rate and mean tokens, whose ratio must be 1."""
+    found = []
+    for name in ("requests/s", "input tokens", "output tokens"):
+        real, *values = (_mean_of(traffic, name) for traffic in (trace, *replicates))
+        noise = 2 * float(np.std(values)) / real / np.sqrt(len(values))
+        off = abs(float(np.mean(values)) / real - 1)
+        found.append(
+            _check("volume", name, real, values, "ratio within 2 %", _graded(off, max(0.02, noise), max(0.05, noise)))
+        )
+    return found
+
+
+def _mean_of(traffic: _Traffic, name: str) -> float:
+    if name == "requests/s":
+        return len(traffic.at_s) / float(traffic.at_s[-1])
+    return float(traffic.lengths[:, 0 if name == "input tokens" else 1].mean())
+
+
+def _dispersions(trace: _Traffic, replicates: Sequence[_Traffic]) -> list[Check]:
+    found = []
+    for window_s in _DISPERSION_S:
+        real = dispersion(trace.at_s, window_s)
+        if not real or trace.at_s[-1] < 5 * window_s:
+            continue
+        values = [dispersion(r.at_s, window_s) or 1.0 for r in replicates]
+        spread = float(np.log(values).std())
+        off = abs(float(np.log(values).mean() - np.log(real)))
+        bound = f"|ln ratio| <= {max(0.10, 2 * spread):.2f}"
+        result = _graded(off, max(0.10, 2 * spread), 0.35)
+        found.append(_check("dispersion", f"dispersion {window_s:g} s", real, values, bound, result))
+    return found
+
+
+def _peaks(trace: _Traffic, replicates: Sequence[_Traffic]) -> list[Check]:
+    """The fullest windows, against the range of the replicates."""
+    found = []
+    for window_s in _PEAK_S:
+        counts = [_counts(r.at_s, window_s) for r in replicates]
+        for name, share in ((f"p99 count in {window_s:g} s", 0.99), (f"maximum in {window_s:g} s", 1.0)):
+            real = float(np.quantile(_counts(trace.at_s, window_s), share))
+            values = [float(np.quantile(c, share)) for c in counts]
+            outside = max(0.0, min(values) - real, real - max(values)) / real
+            found.append(_check("peaks", name, real, values, "in the replicates' range", _graded(outside, 0.0, 0.10)))
+    return found
+
+
+def _autocorrelations(trace: _Traffic, replicates: Sequence[_Traffic]) -> list[Check]:
+    found = []
+    for window_s in _PEAK_S:
+        real, values = _lag_one(trace.at_s, window_s), [_lag_one(r.at_s, window_s) for r in replicates]
+        # Sixty windows of a minute leave a correlation uncertain by more than the fixed bound.
+        noise = 2 * float(np.std(values))
+        result = _graded(abs(float(np.mean(values)) - real), max(0.10, noise), max(0.20, noise))
+        found.append(
+            _check("autocorrelation", f"lag-1, {window_s:g} s", real, values, "difference <= 0.10 or 2 sd", result)
+        )
+    return found
+
+
+def _work(trace: _Traffic, replicates: Sequence[_Traffic]) -> list[Check]:
+    found = []
+    for window_s in _WORK_S:
+        if trace.at_s[-1] < 5 * window_s:
+            continue
+        real, values = _work_dispersion(trace, window_s), [_work_dispersion(r, window_s) for r in replicates]
+        ratio = float(np.median(values)) / real
+        result = PASS if 0.67 <= ratio <= 1.5 else WARN if 0.5 <= ratio <= 2.0 else FAIL
+        bound = "ratio in [0.67, 1.5]"
+        found.append(_check("work", f"dispersion of work {window_s:g} s", real, values, bound, result))
+    return found
+
+
+def _lengths(trace: _Traffic, replicates: Sequence[_Traffic]) -> list[Check]:
+    found = []
+    for column, name in ((0, "input"), (1, "output")):
+        values = [ks_distance(trace.lengths[:, column], r.lengths[:, column]) for r in replicates]
+        result = _graded(float(np.mean(values)), 0.03, 0.06)
+        found.append(_check("lengths", f"KS of {name} tokens", 0.0, values, "<= 0.03", result))
+    real, values = _spearman(trace.lengths), [_spearman(r.lengths) for r in replicates]
+    result = _graded(abs(float(np.mean(values)) - real), 0.05, 0.10)
+    found.append(_check("lengths", "rank correlation", real, values, "difference <= 0.05", result))
+    if trace.at_s[-1] >= 5 * _LENGTH_WINDOW_S:
+        real, values = _rate_length_link(trace), [_rate_length_link(r) for r in replicates]
+        noise = 2 * float(np.std(values))
+        result = _graded(abs(float(np.mean(values)) - real), max(0.15, noise), max(0.30, noise))
+        found.append(
+            _check("lengths", "rate against output, 300 s", real, values, "difference <= 0.15 or 2 sd", result)
+        )
+    return found
+
+
+def _queue(trace: _Traffic, replicates: Sequence[_Traffic]) -> list[Check]:
+    slots = slots_for(trace.at_s, service_s(trace.lengths))
+
+    def wait(traffic: _Traffic) -> float:
+        return float(np.quantile(waits_s(traffic.at_s, service_s(traffic.lengths), slots), 0.99))
+
+    def batch(traffic: _Traffic) -> float:
+        return float(np.quantile(concurrency(traffic.at_s, service_s(traffic.lengths)), 0.99))
+
+    found = []
+    statistics: dict[str, Callable[[_Traffic], float]] = {f"p99 wait, {slots} slots, s": wait, "p99 batch size": batch}
+    for name, statistic in statistics.items():
+        real, values = statistic(trace), [statistic(r) for r in replicates]
+        low, high = np.quantile(values, (0.05, 0.95))
+        near = 0.5 <= (float(np.median(values)) + 1e-3) / (real + 1e-3) <= 2.0
+        result = PASS if low <= real <= high else WARN if near else FAIL
+        found.append(_check("queue", name, real, values, "within 5-95 % of the replicates", result))
+    return found
+
+
+def _gaps(trace: _Traffic, replicates: Sequence[_Traffic], arrivals: Arrivals) -> list[Check]:
+    gaps = np.diff(trace.at_s)
+    plain = [ks_distance(gaps, np.diff(r.at_s)) for r in replicates]
+    operational = operational_gaps(trace.at_s, arrivals)
+    changed = [ks_distance(operational, operational_gaps(r.at_s, arrivals)) for r in replicates]
+    return [
+        _check("gaps", name, 0.0, values, "<= 0.05", _graded(float(np.mean(values)), 0.05, 0.10))
+        for name, values in (("KS of gaps", plain), ("KS of gaps without the rates", changed))
+    ]
+
+
+def _sample(trace: _Traffic, arrivals: Arrivals) -> Check:
+    count, windows = len(trace.at_s), len(arrivals.rates_per_s)
+    result = PASS if count >= 5000 and windows >= 20 else WARN if count >= 1000 else FAIL
+    return Check("sample", "requests", count, windows, windows, windows, ">= 5000 in >= 20 windows", result)
+
+
+# -- statistics --------------------------------------------------------------------------------------
+
+
+def _counts(at_s: Floats, window_s: float) -> Floats:
+    windows = max(1, int(at_s[-1] // window_s))
+    return np.bincount((at_s / window_s).astype(np.int64), minlength=windows)[:windows].astype(np.float64)
+
+
+def _lag_one(at_s: Floats, window_s: float) -> float:
+    counts = _counts(at_s, window_s)
+    centred = counts - counts.mean()
+    power = float((centred**2).sum())
+    return float((centred[1:] * centred[:-1]).sum()) / power if power > 0 else 0.0
+
+
+def _work_dispersion(traffic: _Traffic, window_s: float) -> float:
+    """Var(work in a window) / (its mean x E S^2 / E S): 1 for Poisson arrivals with independent lengths."""
+    work = service_s(traffic.lengths)
+    windows = max(2, int(traffic.at_s[-1] // window_s))
+    sums = np.bincount((traffic.at_s / window_s).astype(np.int64), weights=work, minlength=windows)[:windows]
+    return float(sums.var(ddof=1) / (sums.mean() * (work**2).mean() / work.mean()))
+
+
+def ks_distance(left: npt.NDArray[Any], right: npt.NDArray[Any]) -> float:
+    """Two-sample Kolmogorov-Smirnov distance: the largest gap between the empirical distributions."""
+    points = np.concatenate((left, right))
+    below = [np.searchsorted(np.sort(side), points, "right") / len(side) for side in (left, right)]
+    return float(np.abs(below[0] - below[1]).max())
+
+
+def _spearman(lengths: Lengths) -> float:
+    left, right = _ranks(lengths[:, 0]), _ranks(lengths[:, 1])
+    return float(np.corrcoef(left, right)[0, 1]) if left.std() > 0 and right.std() > 0 else 0.0
+
+
+def _ranks(values: npt.NDArray[Any]) -> Floats:
+    """Ranks, the mean of their ranks for equal values."""
+    _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
+    last = np.cumsum(counts)
+    ranks: Floats = (last - (counts - 1) / 2)[inverse]
+    return ranks
+
+
+def _rate_length_link(traffic: _Traffic) -> float:
+    """Correlation of a window's rate with its mean output."""
+    windows = int(traffic.at_s[-1] // _LENGTH_WINDOW_S)
+    labels = (traffic.at_s / _LENGTH_WINDOW_S).astype(np.int64)
+    counts = np.bincount(labels, minlength=windows)[:windows]
+    sums = np.bincount(labels, weights=traffic.lengths[:, 1], minlength=windows)[:windows]
+    used = counts > 0
+    means = sums[used] / counts[used]
+    return float(np.corrcoef(counts[used], means)[0, 1]) if used.sum() > 2 and means.std() > 0 else 0.0
+
+
+# -- words and curves --------------------------------------------------------------------------------
+
+_SAYINGS = {
+    "volume": "volume",
+    "dispersion": "dispersion",
+    "peaks": "peaks",
+    "autocorrelation": "autocorrelation",
+    "work": "work",
+    "lengths": "lengths",
+    "queue": "queueing",
+}
+
+
+def _in_words(checks: Sequence[Check]) -> str:
+    """What holds, what is off, and what to do about it."""
+    worst = {
+        group: max((c.result for c in checks if c.group == group), key=(PASS, WARN, FAIL).index, default=PASS)
+        for group in (*_SAYINGS, "gaps", "sample")
+    }
+    parts = []
+    for result, saying in ((PASS, "match"), (WARN, "nearly match"), (FAIL, "do not match")):
+        names = [name for group, name in _SAYINGS.items() if worst[group] == result]
+        if names:
+            parts.append(f"{', '.join(names)} {saying}")
+    if worst["gaps"] != PASS:
+        distance = max(c.model for c in checks if c.group == "gaps")
+        parts.append(
+            f"the structure below a second {'nearly matches' if worst['gaps'] == WARN else 'does not'} "
+            f"(KS {distance:.2f}): replay the trace itself if first tokens under 1 s are at issue"
+        )
+    if worst["sample"] != PASS:
+        parts.append("the trace is short: its dispersion over minutes is not pinned, use several seeds")
+    return "; ".join(parts)
+
+
+def _curves(
+    trace: _Traffic, replicates: Sequence[_Traffic], poisson: Sequence[_Traffic], arrivals: Arrivals
+) -> dict[str, Any]:
+    """The pictures' data: plain lists, each as (x, trace, model or its band, Poisson)."""
+    windows = [w for w in _CURVE_S if trace.at_s[-1] >= 5 * w]
+    models = np.array([[dispersion(r.at_s, w) or np.nan for w in windows] for r in replicates])
+    coarse_s = arrivals.coarse_window_s if len(arrivals.rates_per_s) > 1 else 60.0
+    slots = slots_for(trace.at_s, service_s(trace.lengths))
+    return {
+        "dispersion": {
+            "window_s": windows,
+            "trace": [dispersion(trace.at_s, w) for w in windows],
+            "model_low": np.quantile(models, 0.05, axis=0).tolist(),
+            "model": models.mean(axis=0).tolist(),
+            "model_high": np.quantile(models, 0.95, axis=0).tolist(),
+            "poisson": [float(np.mean([dispersion(p.at_s, w) or 1.0 for p in poisson])) for w in windows],
+        },
+        "rate": {
+            "window_s": coarse_s,
+            "trace": (_counts(trace.at_s, coarse_s) / coarse_s).tolist(),
+            "model": (_counts(replicates[0].at_s, coarse_s) / coarse_s).tolist(),
+        },
+        "counts_10s": {
+            "trace": _counts(trace.at_s, 10.0).tolist(),
+            "model": _counts(replicates[0].at_s, 10.0).tolist(),
+            "poisson": _counts(poisson[0].at_s, 10.0).tolist(),
+        },
+        "output_by_window": {
+            "window_s": coarse_s,
+            "trace": _mean_by_window(trace, coarse_s),
+            "model": _mean_by_window(replicates[0], coarse_s),
+        },
+        "wait": {
+            "slots": slots,
+            "share": _TAIL.tolist(),
+            **{name: _tail(sides, slots) for name, sides in (
+                ("trace", [trace]), ("model", replicates), ("poisson", poisson),
+            )},
+        },
+    }  # fmt: skip
+
+
+def _mean_by_window(traffic: _Traffic, window_s: float) -> list[float | None]:
+    windows = max(1, int(traffic.at_s[-1] // window_s))
+    labels = (traffic.at_s / window_s).astype(np.int64)
+    counts = np.bincount(labels, minlength=windows)[:windows]
+    sums = np.bincount(labels, weights=traffic.lengths[:, 1], minlength=windows)[:windows]
+    return [float(total / count) if count else None for total, count in zip(sums, counts, strict=True)]
+
+
+def _tail(sides: Sequence[_Traffic], slots: int) -> list[float]:
+    """Quantiles of the wait, seconds: the median over replicates."""
+    quantiles = [np.quantile(waits_s(side.at_s, service_s(side.lengths), slots), _TAIL) for side in sides]
+    medians: list[float] = np.median(quantiles, axis=0).tolist()
+    return medians
