@@ -48,6 +48,20 @@ def print_run(run: dict[str, Any]) -> None:
         print_board(stored_verdicts(run), console)
     for line in audit_lines(stored_audit(run)):
         console.print(line)
+    if run["summary"].get("dispatch"):
+        console.print(_dispatch_table(run["summary"]["dispatch"]))
+
+
+def _dispatch_table(lines: list[dict[str, Any]]) -> Table:
+    """The load that left beside the load that was planned."""
+    table = Table(title="Dispatch: planned and sent", show_edge=False, title_justify="left")
+    for name in ("", "planned", "achieved", "bound", ""):
+        table.add_column(name, justify="right" if name in ("planned", "achieved") else "left")
+    for line in lines:
+        values = ["–" if line[key] is None else f"{line[key]:.6g}" for key in ("planned", "achieved")]
+        result = {None: "", True: "[green]ok[/]", False: "[red]off[/]"}[line["passed"]]
+        table.add_row(line["name"], *values, line["bound"] or "", result)
+    return table
 
 
 def print_trace(facts: dict[str, Any]) -> None:
@@ -57,7 +71,12 @@ def print_trace(facts: dict[str, Any]) -> None:
     table.add_column()
     dropped = ", ".join(f"{count} {reason}" for reason, count in facts["dropped"].items()) or "none"
     table.add_row("file", f"{facts['source']} ({facts['format']})")
-    table.add_row("rows", f"{facts['rows']}, dropped: {dropped}, out of order: {facts['out_of_order']}")
+    counted = ", ".join(
+        f"{facts[key]} {text}"
+        for key, text in (("out_of_order", "out of order"), ("repeated", "repeated"), ("blank_lines", "blank lines"))
+        if facts[key]
+    )
+    table.add_row("rows", f"{facts['rows']}, dropped: {dropped}" + (f"; {counted}" if counted else ""))
     table.add_row("span", f"{facts['span_s']:g} s")
     table.add_row("mean rate", "–" if facts["mean_rate_per_s"] is None else f"{facts['mean_rate_per_s']:.4g} /s")
     table.add_row("gap CV", "–" if facts["gap_cv"] is None else f"{facts['gap_cv']:.3g} (Poisson: 1)")

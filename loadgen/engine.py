@@ -6,12 +6,13 @@ share is started at its absolute time, whatever the others do, up to a declared 
 """
 
 import gc
+import heapq
 import itertools
 import resource
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import gevent
 import msgspec
@@ -25,7 +26,7 @@ from surgeproof.loadgen.sender import CANCELLED, RequestForm, Sender, unsent_rec
 from surgeproof.loadgen.spool import Batch, HealthSample
 from surgeproof.loadgen.target import Target
 from surgeproof.loadgen.timer import WakeTimer
-from surgeproof.loadgen.transport import NEVER_NS, Client, Exchange
+from surgeproof.loadgen.transport import NEVER_NS, Client
 from surgeproof.records import RequestPlan, StreamRecord
 
 PLAN_FILE = "plan.npy"
@@ -111,7 +112,7 @@ class Engine:
         form = RequestForm(config, spec.model, self.load.priorities)
         tokenizer = HuggingFaceTokenizer(self.load.tokenizer) if self.load.tokenizer else None
         prompts = PromptMaker(self.load.seed, self.load.words_per_token, tokenizer)
-        self.sender = Sender(self.client, form, prompts, spec.uid, worker)
+        self.sender = Sender(self.client, form, prompts, spec.uid, worker, self.load.block_tokens)
         self._outbox = outbox
         self._records: list[StreamRecord] = []
         self._closed_indexes = itertools.count(worker, workers)
@@ -156,7 +157,7 @@ class Engine:
         payload = self.sender.payload(plan)
         answered = Event()
 
-        def done(record: StreamRecord, _exchange: Exchange) -> None:
+        def done(record: StreamRecord, _plan: RequestPlan) -> None:
             self.take(record)
             answered.set()
 
@@ -243,13 +244,31 @@ class Engine:
         self.finished.set()
 
 
+class _Due(NamedTuple):
+    """A request whose bytes are made, and when it is to leave; in order of that time."""
+
+    at_ns: int
+    number: int
+    plan: RequestPlan
+    payload: bytes
+
+
 class _OpenLoop:
-    """Starts each request at its absolute time; no error of one start moves the next."""
+    """Starts each request at its absolute time; no error of one start moves the next.
+
+    With `turns: after_response` the later turns of a session are no part of the schedule: each is due
+    when its user has read the answer before, its think time later, and not before its own time where
+    the trace does not tell how long that is.
+    """
 
     def __init__(self, engine: Engine, plans: Iterator[RequestPlan]) -> None:
         self._engine = engine
+        self._later: dict[int, deque[RequestPlan]] = {}
+        if engine.load.turns == "after_response":
+            plans = self._first_turns(list(plans))
         self._plans = plans
-        self._ready: deque[tuple[RequestPlan, int, bytes]] = deque()
+        self._ready: deque[_Due] = deque()
+        self._turns: list[_Due] = []
         self._exhausted = False
         self._cap = max(1, engine.load.max_concurrency // engine.workers)
         self._capped = False
@@ -261,11 +280,18 @@ class _OpenLoop:
                 break
         self._set_timer()
 
+    def _first_turns(self, plans: list[RequestPlan]) -> Iterator[RequestPlan]:
+        """Requests with a time of their own; the others wait for their session's answers."""
+        for plan in plans:
+            if plan.session >= 0 and plan.turn > 0:
+                self._later.setdefault(plan.session, deque()).append(plan)
+        return (plan for plan in plans if plan.session < 0 or plan.turn == 0)
+
     @property
     def waiting(self) -> int:
         """Due requests that the cap holds back."""
         now = self._engine.clock.now_ns()
-        return sum(1 for _, intended_at, _ in self._ready if intended_at <= now) if self._capped else 0
+        return sum(1 for due in (*self._ready, *self._turns) if due.at_ns <= now) if self._capped else 0
 
     def close(self, reason: str) -> None:
         """Record what was never sent."""
@@ -273,12 +299,13 @@ class _OpenLoop:
         self._timer.close()
         self._preparer.kill()
         engine = self._engine
-        rest = itertools.chain((plan for plan, _, _ in self._ready), self._plans)
-        for plan in rest:
+        held = (due.plan for due in (*self._ready, *self._turns))
+        for plan in itertools.chain(held, self._plans, *self._later.values()):
             intended_at = engine.start_at_ns + plan.intended_ns
             phase = engine.load.phase_of(plan.index, plan.intended_ns)
             engine.take(unsent_record(plan, intended_at, engine.worker, phase, reason))
         self._ready.clear()
+        self._turns.clear()
 
     def _prepare(self) -> bool:
         """Make the next request's bytes; False when there is none."""
@@ -287,7 +314,7 @@ class _OpenLoop:
             self._exhausted = True
             return False
         engine = self._engine
-        self._ready.append((plan, engine.start_at_ns + plan.intended_ns, engine.sender.payload(plan)))
+        self._ready.append(_Due(engine.start_at_ns + plan.intended_ns, plan.index, plan, engine.sender.payload(plan)))
         return True
 
     def _prepare_ahead(self) -> None:
@@ -302,10 +329,18 @@ class _OpenLoop:
                 gevent.sleep(0.01)
         self._finish_if_done()
 
+    def _next_due(self) -> _Due | None:
+        """The request that is to leave next."""
+        if not self._ready and not self._exhausted:
+            self._prepare()
+        if self._turns and (not self._ready or self._turns[0] < self._ready[0]):
+            return self._turns[0]
+        return self._ready[0] if self._ready else None
+
     def _set_timer(self) -> None:
-        if self._ready and not self._engine.stopping:
-            clock = self._engine.clock
-            due_ns = self._ready[0][1] - clock.anchor_ns
+        due = self._next_due()
+        if due is not None and not self._engine.stopping:
+            due_ns = due.at_ns - self._engine.clock.anchor_ns
             self._engine.client.next_due_ns = due_ns
             self._timer.set(due_ns, time.monotonic_ns())
 
@@ -316,30 +351,45 @@ class _OpenLoop:
         in_flight = engine.client.in_flight
         engine.client.next_due_ns = NEVER_NS
         self._capped = False
-        while True:
-            if not self._ready and (self._exhausted or not self._prepare()):
-                break
-            plan, intended_at, payload = self._ready[0]
-            if intended_at > engine.clock.now_ns():
-                break
+        while (due := self._next_due()) is not None and due.at_ns <= engine.clock.now_ns():
             if len(in_flight) >= self._cap:
                 # An answer that comes in fires again; the time lost is in the response latency.
                 self._capped = True
                 return
-            self._ready.popleft()
-            phase = engine.load.phase_of(plan.index, plan.intended_ns)
-            engine.sender.send(plan, payload, intended_at, phase, 0, self._answered)
+            if self._turns and due is self._turns[0]:
+                heapq.heappop(self._turns)
+            else:
+                self._ready.popleft()
+            phase = engine.load.phase_of(due.plan.index, due.plan.intended_ns)
+            engine.sender.send(due.plan, due.payload, due.at_ns, phase, 0, self._answered)
         self._set_timer()
 
-    def _answered(self, record: StreamRecord, _exchange: Exchange) -> None:
+    def _answered(self, record: StreamRecord, plan: RequestPlan) -> None:
         self._engine.take(record)
+        if plan.session in self._later:
+            self._schedule_next_turn(plan.session, record)
         if self._capped:
             self._fire()
         self._finish_if_done()
 
+    def _schedule_next_turn(self, session: int, record: StreamRecord) -> None:
+        """The user has the answer: say when the next question leaves."""
+        turns = self._later[session]
+        plan = turns.popleft()
+        if not turns:
+            del self._later[session]
+        engine = self._engine
+        answered_at = record.done_at_ns or engine.clock.now_ns()
+        if plan.think_ns >= 0:
+            at_ns = answered_at + plan.think_ns
+        else:
+            at_ns = max(answered_at, engine.start_at_ns + plan.intended_ns)
+        heapq.heappush(self._turns, _Due(at_ns, plan.index, plan, engine.sender.payload(plan)))
+        self._set_timer()
+
     def _finish_if_done(self) -> None:
         engine = self._engine
-        if self._exhausted and not self._ready and not engine.client.in_flight:
+        if self._exhausted and not (self._ready or self._turns or self._later or engine.client.in_flight):
             engine.share_is_sent()
 
 

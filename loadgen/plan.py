@@ -10,11 +10,12 @@ import io
 import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import IO, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from surgeproof.records import REQUEST_CLASSES, RequestPlan, TracePoint
+from surgeproof.records import NS_PER_S, REQUEST_CLASSES, RequestPlan, TracePoint
 
 PLAN_DTYPE = np.dtype(
     [
@@ -23,10 +24,26 @@ PLAN_DTYPE = np.dtype(
         ("output_tokens", "<i4"),
         ("request_class", "u1"),
         ("prompt_seed", "<u8"),
+        ("session", "<i4"),
+        ("turn", "<i4"),
+        ("think_ns", "<i8"),
+        ("cached_tokens", "<i4"),
     ]
 )
 CLOSED_LOOP = -1
 """`intended_ns` of a request that is sent when a user is free."""
+
+
+class Blocks(NamedTuple):
+    """The hash ids of all requests in one array: those of request i are `ids[ends[i-1]:ends[i]]`."""
+
+    ids: npt.NDArray[np.int64]
+    ends: npt.NDArray[np.int64]
+
+    def of(self, index: int) -> tuple[int, ...]:
+        """The hash ids of one request."""
+        start = int(self.ends[index - 1]) if index else 0
+        return tuple(self.ids[start : int(self.ends[index])].tolist())
 
 
 class Plan:
@@ -34,17 +51,21 @@ class Plan:
 
     Args:
         rows: structured array of `PLAN_DTYPE`, in order of intended time.
+        blocks: what their prompts share, where they share anything.
     """
 
-    def __init__(self, rows: npt.NDArray[np.void]) -> None:
+    def __init__(self, rows: npt.NDArray[np.void], blocks: Blocks | None = None) -> None:
         self.rows = rows
+        self.blocks = blocks
 
     def __len__(self) -> int:
         return len(self.rows)
 
     def __getitem__(self, index: int) -> RequestPlan:
-        intended, inputs, outputs, request_class, prompt_seed = self.rows[index].item()
-        return RequestPlan(index, intended, REQUEST_CLASSES[request_class], inputs, outputs, prompt_seed)
+        at_ns, inputs, outputs, request_class, seed, session, turn, think_ns, cached = self.rows[index].item()
+        hash_ids = self.blocks.of(index) if self.blocks is not None else ()
+        name = REQUEST_CLASSES[request_class]
+        return RequestPlan(index, at_ns, name, inputs, outputs, seed, session, turn, think_ns, cached, hash_ids)
 
     @property
     def span_s(self) -> float:
@@ -54,31 +75,55 @@ class Plan:
     @property
     def digest(self) -> str:
         """SHA-256 of the table: two runs with the same digest asked for the same."""
-        return hashlib.sha256(self.rows.tobytes()).hexdigest()
+        digest = hashlib.sha256(self.rows.tobytes())
+        if self.blocks is not None:
+            digest.update(self.blocks.ids.tobytes())
+            digest.update(self.blocks.ends.tobytes())
+        return digest.hexdigest()
+
+    def workers_of(self, workers: int) -> npt.NDArray[np.int64]:
+        """Which of `workers` sends each request: every `workers`-th, but the turns of a session stay together."""
+        sessions = self.rows["session"].astype(np.int64)
+        shares: npt.NDArray[np.int64] = np.where(sessions >= 0, sessions, np.arange(len(self.rows))) % workers
+        return shares
 
     def share(self, worker: int, workers: int) -> Iterator[RequestPlan]:
-        """The requests of one of `workers` workers: every `workers`-th of the one global schedule."""
-        return (self[index] for index in range(worker, len(self.rows), workers))
+        """The requests of one of `workers` workers, of the one global schedule."""
+        return (self[int(index)] for index in np.flatnonzero(self.workers_of(workers) == worker))
 
     def pack(self) -> bytes:
         """The table as bytes, for a worker without our disk, and for the database."""
         buffer = io.BytesIO()
-        np.save(buffer, self.rows, allow_pickle=False)
+        self._write(buffer)
         return zlib.compress(buffer.getvalue(), 1)
 
     @classmethod
     def unpack(cls, packed: bytes) -> "Plan":
         """Read what `pack` made."""
-        return cls(np.load(io.BytesIO(zlib.decompress(packed)), allow_pickle=False))
+        return cls._read(io.BytesIO(zlib.decompress(packed)))
 
     def save(self, path: Path) -> None:
         """Write the table where workers can load it."""
-        np.save(path, self.rows, allow_pickle=False)
+        with path.open("wb") as file:
+            self._write(file)
 
     @classmethod
     def load(cls, path: Path) -> "Plan":
         """Read what `save` wrote."""
-        return cls(np.load(path, allow_pickle=False))
+        with path.open("rb") as file:
+            return cls._read(file)
+
+    def _write(self, file: IO[bytes]) -> None:
+        if self.blocks is None:
+            np.savez(file, rows=self.rows)
+        else:
+            np.savez(file, rows=self.rows, ids=self.blocks.ids, ends=self.blocks.ends)
+
+    @classmethod
+    def _read(cls, file: IO[bytes]) -> "Plan":
+        with np.load(file, allow_pickle=False) as held:
+            blocks = Blocks(held["ids"], held["ends"]) if "ids" in held else None
+            return cls(held["rows"], blocks)
 
 
 def make_plan(
@@ -109,7 +154,27 @@ def make_plan(
             if name is not None:
                 rows["request_class"][index] = REQUEST_CLASSES.index(name)
     rows["prompt_seed"] = np.random.default_rng(prompt_seed).integers(0, 2**63, size=count, dtype=np.uint64)
+    rows["session"] = rows["think_ns"] = -1
     return Plan(rows)
+
+
+def add_sessions(plan: Plan, sessions: Sequence[int], think_s: Sequence[float | None]) -> None:
+    """Tell a plan's requests which conversation they are turns of; -1 for none."""
+    turns: dict[int, int] = {}
+    for index, (session, think) in enumerate(zip(sessions, think_s, strict=True)):
+        if session >= 0:
+            row = plan.rows[index]
+            row["session"], row["turn"] = session, turns.get(session, 0)
+            row["think_ns"] = -1 if think is None else round(think * NS_PER_S)
+            turns[session] = turns.get(session, 0) + 1
+
+
+def with_blocks(plan: Plan, hash_ids: Sequence[tuple[int, ...]], cached: Sequence[int]) -> Plan:
+    """The plan with prompts that share what their hash ids say, and the cache hits to be expected."""
+    plan.rows["cached_tokens"] = cached
+    ends = np.cumsum([len(ids) for ids in hash_ids], dtype=np.int64)
+    flat = np.fromiter((block for ids in hash_ids for block in ids), dtype=np.int64, count=int(ends[-1]))
+    return Plan(plan.rows, Blocks(flat, ends))
 
 
 def replay_times(points: Sequence[TracePoint], speedup: float) -> npt.NDArray[np.int64]:

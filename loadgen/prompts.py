@@ -1,12 +1,15 @@
-"""Prompts of an asked number of tokens, no two of them with a common beginning.
+"""Prompts of an asked number of tokens, no two of them with a common beginning but where one is planned.
 
 Pure after construction. A token is a common short English word with its leading space, which most
 byte-pair vocabularies hold as one token; with a tokenizer only words for which that is true are
 used, without one the ratio of words to tokens is declared. Text is sliced from one long seeded
 passage, so that a prompt costs microseconds, and begins with words that encode its own seed, so
-that no prefix cache can serve one prompt's blocks to another.
+that no prefix cache can serve one prompt's blocks to another. A prompt of hash ids is the texts of
+its blocks, one after the other: equal ids give equal bytes, so a prefix cache finds what the trace's
+prompts shared.
 """
 
+import hashlib
 import random
 from importlib.resources import files
 from typing import Protocol
@@ -15,6 +18,7 @@ from surgeproof.errors import ConfigError
 
 _PASSAGE_WORDS = 200_000
 _NONCE_WORDS = 7
+_MOST_BLOCKS = 4096
 
 
 class Tokenizer(Protocol):
@@ -42,15 +46,47 @@ class PromptMaker:
             words = single if len(single) >= 64 else words
         self._words = words
         self._words_per_token = words_per_token
+        self._seed = seed
+        self._blocks: dict[int, str] = {}
         passage = random.Random(seed).choices(words, k=_PASSAGE_WORDS)
         self._offsets = [0]
         for word in passage:
             self._offsets.append(self._offsets[-1] + len(word) + 1)
         self._passage = " ".join(passage) + " "
 
+    def shared_text(self, tokens: int, prompt_seed: int, hash_ids: tuple[int, ...], block_tokens: int) -> str:
+        """A prompt of `tokens` tokens made of its blocks' texts; the last block is cut to fit.
+
+        What no id names, at the end, is the prompt's own.
+        """
+        parts = []
+        for number, block in enumerate(hash_ids):
+            rest = tokens - number * block_tokens
+            if rest <= 0:
+                break
+            parts.append(self._block(block, round(block_tokens * self._words_per_token)))
+        words = max(1, round(tokens * self._words_per_token))
+        text = " ".join(parts).split(" ", words)[:words]
+        if len(text) < words:
+            text.append(self._slice(words - len(text), prompt_seed))
+        return " ".join(text)
+
+    def _block(self, block: int, words: int) -> str:
+        """The text of one hash id."""
+        if block not in self._blocks:
+            if len(self._blocks) >= _MOST_BLOCKS:
+                self._blocks.clear()
+            # Any integer, also a negative or a 64-bit one, becomes a seed of its own.
+            seed = int.from_bytes(hashlib.blake2b(f"{self._seed}/{block}".encode(), digest_size=8).digest())
+            self._blocks[block] = self._slice(words, seed)
+        return self._blocks[block]
+
     def text(self, tokens: int, prompt_seed: int) -> str:
         """A prompt of `tokens` tokens; its first words are unique to `prompt_seed`."""
-        wanted = max(1, round(tokens * self._words_per_token))
+        return self._slice(max(1, round(tokens * self._words_per_token)), prompt_seed)
+
+    def _slice(self, wanted: int, prompt_seed: int) -> str:
+        """`wanted` words: some that encode the seed, then a piece of the passage."""
         words, base = [], len(self._words)
         rest = prompt_seed
         for _ in range(min(_NONCE_WORDS, wanted)):

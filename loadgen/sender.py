@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 PATHS = {"chat": "/chat/completions", "completions": "/completions"}
 NOT_SENT = "not_sent"
 CANCELLED = "cancelled"
-OnRecord = Callable[[StreamRecord, Exchange], None]
+OnRecord = Callable[[StreamRecord, RequestPlan], None]
 
 
 class RequestForm:
@@ -71,9 +71,19 @@ class Sender:
         prompts: where their text comes from.
         run_uid: names the run in each request's id and trace parent.
         worker: number of this worker.
+        block_tokens: tokens of a block that a hash id names.
     """
 
-    def __init__(self, client: Client, form: RequestForm, prompts: PromptMaker, run_uid: str, worker: int) -> None:
+    def __init__(
+        self,
+        client: Client,
+        form: RequestForm,
+        prompts: PromptMaker,
+        run_uid: str,
+        worker: int,
+        block_tokens: int = 512,
+    ) -> None:
+        self.block_tokens = block_tokens
         self.client = client
         self.form = form
         self.prompts = prompts
@@ -82,7 +92,10 @@ class Sender:
 
     def payload(self, plan: RequestPlan) -> bytes:
         """The request's bytes; made ahead of its time, so that sending it is one write."""
-        prompt = self.prompts.text(plan.input_tokens, plan.prompt_seed)
+        if plan.hash_ids:
+            prompt = self.prompts.shared_text(plan.input_tokens, plan.prompt_seed, plan.hash_ids, self.block_tokens)
+        else:
+            prompt = self.prompts.text(plan.input_tokens, plan.prompt_seed)
         target = self.client.target
         body = self.form.body(prompt, plan.output_tokens, plan.request_class, include_usage=target.include_usage)
         return self.wire(body, plan.index)
@@ -114,7 +127,7 @@ class Sender:
                 self.client.target.include_usage = False
                 again_with(self.client, exchange, self.payload(plan))
             else:
-                on_record(self._safe_record(plan, exchange, intended_at_ns, phase, step), exchange)
+                on_record(self._safe_record(plan, exchange, intended_at_ns, phase, step), plan)
 
         fixed = self.form.target.ignore_eos or "min_tokens" in self.form.target.extra_body
         exchange = Exchange(payload, lambda: StreamReader(plan.output_tokens, fixed_length=fixed), done)

@@ -1,13 +1,10 @@
 """Reads for the command line, the pages and the judge: plain SQL in, plain data out."""
 
-import io
 import json
-import zlib
 from collections.abc import Sequence
 from typing import Any
 
 import msgspec
-import numpy as np
 import sqlalchemy as sa
 
 from surgeproof.errors import UsageError
@@ -91,12 +88,12 @@ def health_rows(engine: sa.Engine, run_id: int) -> list[dict[str, Any]]:
         return [dict(row) for row in connection.execute(query).mappings()]
 
 
-def plan_rows(engine: sa.Engine, run_id: int) -> Any:
-    """The plan's table as it was made; None where none was kept."""
+def packed_plan(engine: sa.Engine, run_id: int) -> bytes | None:
+    """The plan as it was made and packed; None where none was kept."""
     query = sa.select(tables.plans.c.packed).where(tables.plans.c.run_id == run_id)
     with stating("read", engine), engine.connect() as connection:
-        packed = connection.execute(query).scalar()
-    return None if packed is None else np.load(io.BytesIO(zlib.decompress(packed)), allow_pickle=False)
+        packed: bytes | None = connection.execute(query).scalar()
+    return packed
 
 
 def run_by_uid(engine: sa.Engine, uid: str) -> dict[str, Any] | None:

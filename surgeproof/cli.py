@@ -73,6 +73,7 @@ def _tls_options(command: Any) -> Any:
 @click.option("--model", help="Model; default the first that the endpoint lists.")
 @click.option("--endpoint", type=click.Choice(["chat", "completions"]))
 @click.option("--trace", type=click.Path(), help="Trace file to replay, or to draw lengths from.")
+@click.option("--trace-columns", help="Columns of a trace of any form: at=NAME,input=NAME,output=NAME[,..].")
 @click.option("--profile", help="Fitted profile to draw traffic from: a bundled name or a file.")
 @click.option(
     "--scale",
@@ -93,6 +94,11 @@ def _tls_options(command: Any) -> Any:
 @click.option("--window", help="Part of the trace, START,END in seconds.")
 @click.option("--skip-invalid", is_flag=True, help="Leave malformed trace rows out, counted.")
 @click.option("--keep-clock-grid", is_flag=True, help="Do not spread rounded time stamps.")
+@click.option(
+    "--turns",
+    type=click.Choice(["at_timestamp", "after_response"]),
+    help="When a session's later turns leave; default at their time stamps.",
+)
 @click.option("--num-warmups", type=int, help="First requests not judged.")
 @click.option("--warmup", help="First seconds not judged.")
 @click.option("--drain", help="How long to wait for answers after the load has ended.")
@@ -190,8 +196,8 @@ def _overrides(flags: dict[str, Any]) -> dict[str, Any]:
     for name in ("base_url", "model", "endpoint"):
         out[f"target.{name}"] = flags[name]
     for name in (
-        "trace", "profile", "arrivals", "burstiness", "max_concurrency", "num_prompts", "input_len", "output_len",
-        "speedup", "scale", "limit", "num_warmups", "seed", "tokenizer", "words_per_token",
+        "trace", "trace_columns", "profile", "arrivals", "burstiness", "max_concurrency", "num_prompts", "input_len",
+        "output_len", "speedup", "scale", "turns", "limit", "num_warmups", "seed", "tokenizer", "words_per_token",
     ):  # fmt: skip
         out[f"load.{name}"] = flags[name]
     for name in ("duration", "warmup", "drain"):
@@ -321,24 +327,33 @@ def probe(
 
 @cli.group()
 def traces() -> None:
-    """Look at trace files."""
+    """Look at trace files, fit profiles to them and check the fit."""
+
+
+def _trace_options(command: Any) -> Any:
+    for option in (
+        click.option("--skip-invalid", is_flag=True, help="Leave malformed rows out, counted."),
+        click.option("--columns", help="Columns of any table: at=NAME,input=NAME,output=NAME[,session=..,unit=ms]."),
+        click.option("--format", "format_name", default="auto", show_default=True, help="Format of the file."),
+    ):
+        command = option(command)
+    return command
 
 
 @traces.command()
 @click.argument("file", type=click.Path(path_type=Path))
-@click.option("--format", "format_name", default="auto", show_default=True, help="Format of the file.")
-@click.option("--skip-invalid", is_flag=True, help="Leave malformed rows out, counted.")
+@_trace_options
 @click.option("--keep-clock-grid", is_flag=True, help="Do not spread rounded time stamps.")
 @json_option
-def inspect(file: Path, format_name: str, skip_invalid: bool, keep_clock_grid: bool, as_json: bool) -> None:
-    """Show rate, gaps, dispersion, lengths and clock of a trace."""
+def inspect(
+    file: Path, format_name: str, columns: str | None, skip_invalid: bool, keep_clock_grid: bool, as_json: bool
+) -> None:
+    """Show rate, gaps, dispersion, lengths and clock of a trace; large tables are streamed."""
     import json
 
-    from surgeproof.traces.inspection import inspect_trace
-    from surgeproof.traces.reader import read_trace
+    from surgeproof.traces.describe import describe_file
 
-    trace = read_trace(file, format_name, skip_invalid=skip_invalid, undo_grid=not keep_clock_grid)
-    facts = inspect_trace(trace)
+    facts = describe_file(file, format_name, columns=columns, skip_invalid=skip_invalid, undo_grid=not keep_clock_grid)
     if as_json:
         click.echo(json.dumps(facts, allow_nan=False))
         return
@@ -351,8 +366,7 @@ def inspect(file: Path, format_name: str, skip_invalid: bool, keep_clock_grid: b
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option("-o", "--output", type=click.Path(path_type=Path), required=True, help="Profile to write (JSON).")
 @click.option("--name", help="Name of the profile; default the output's.")
-@click.option("--format", "format_name", default="auto", show_default=True, help="Format of the file.")
-@click.option("--skip-invalid", is_flag=True, help="Leave malformed rows out, counted.")
+@_trace_options
 @click.option(
     "--kind",
     type=click.Choice(["pgar", "poisson", "gamma", "exact"]),
@@ -368,6 +382,7 @@ def fit(
     output: Path,
     name: str | None,
     format_name: str,
+    columns: str | None,
     skip_invalid: bool,
     kind: str,
     empirical_gaps: bool,
@@ -381,7 +396,7 @@ def fit(
     from surgeproof.traces.fit import fit_profile
     from surgeproof.traces.reader import read_trace
 
-    trace = read_trace(file, format_name, skip_invalid=skip_invalid)
+    trace = read_trace(file, format_name, columns=columns, skip_invalid=skip_invalid)
     profile = fit_profile(
         trace,
         name or output.stem,
@@ -404,10 +419,25 @@ def fit(
 
 
 @traces.command()
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("-o", "--output", type=click.Path(path_type=Path), required=True, help="JSONL file to write.")
+@_trace_options
+@click.option("--keep-clock-grid", is_flag=True, help="Do not spread rounded time stamps.")
+def convert(
+    file: Path, output: Path, format_name: str, columns: str | None, skip_invalid: bool, keep_clock_grid: bool
+) -> None:
+    """Write a trace in Mooncake's form, which other load testers read."""
+    from surgeproof.traces.export import mooncake_lines
+    from surgeproof.traces.reader import read_trace
+
+    trace = read_trace(file, format_name, columns=columns, skip_invalid=skip_invalid, undo_grid=not keep_clock_grid)
+    _write(output, "".join(f"{line}\n" for line in mooncake_lines(trace.points)).encode())
+
+
+@traces.command()
 @click.argument("profile")
 @click.option("--against", type=click.Path(path_type=Path), required=True, help="Trace file to compare with.")
-@click.option("--format", "format_name", default="auto", show_default=True, help="Format of the file.")
-@click.option("--skip-invalid", is_flag=True, help="Leave malformed rows out, counted.")
+@_trace_options
 @click.option("--seeds", default=24, show_default=True, type=click.IntRange(4, 1000), help="Replicates of the model.")
 @click.option("--html", type=click.Path(path_type=Path), help="Write a page with pictures (extra `report`).")
 @click.option("--json", "json_path", type=click.Path(path_type=Path), help="Write everything as JSON.")
@@ -415,6 +445,7 @@ def report(
     profile: str,
     against: Path,
     format_name: str,
+    columns: str | None,
     skip_invalid: bool,
     seeds: int,
     html: Path | None,
@@ -436,7 +467,7 @@ def report(
             from surgeproof.webui.trace_report import trace_report
         except ModuleNotFoundError as exc:
             raise ConfigError("pictures need: pip install 'surgeproof[report]'") from exc
-    points = read_trace(against, format_name, skip_invalid=skip_invalid).points
+    points = read_trace(against, format_name, columns=columns, skip_invalid=skip_invalid).points
     at_s = np.array([point.at_ns for point in points]) / 1e9
     found = check_profile(load_profile(profile), against.name, at_s, pair_lengths(points), simulate_pgar, seeds)
     print_goodness(found)
@@ -452,6 +483,35 @@ def _write(path: Path, data: bytes) -> None:
     except OSError as exc:
         raise ConfigError(f"cannot write {path}: {exc.strerror}") from exc
     click.echo(f"Written to {path}")
+
+
+@traces.command("stitch")
+@click.argument("rates", type=click.Path(path_type=Path))
+@click.argument("profile")
+@click.option("-o", "--output", type=click.Path(path_type=Path), required=True, help="Profile to write (JSON).")
+@click.option("--diurnal", is_flag=True, help="Draw new days of the series' daily and weekly shape.")
+@click.option("--days", type=click.FloatRange(0.01, 366), help="Length of what is drawn; default the series' own.")
+@click.option("--seed", default=1, show_default=True)
+def stitch_command(rates: Path, profile: str, output: Path, diurnal: bool, days: float | None, seed: int) -> None:
+    """Put the bursts and lengths of PROFILE below a rate series of days (CSV with t_s and rate_rps)."""
+    import msgspec
+    import numpy as np
+
+    from surgeproof.traces.profile import load_profile
+    from surgeproof.traces.rates import draw_series, fit_diurnal, read_rate_series, stitch
+
+    if days is not None and not diurnal:
+        raise ConfigError("--days needs --diurnal: a recorded series is as long as it is")
+    series = read_rate_series(rates)
+    series_rng, stitch_rng = np.random.default_rng(seed).spawn(2)
+    if diurnal:
+        shape = fit_diurnal(series)
+        click.echo(f"daily and weekly shape explains {shape.r2:.0%} of the log rate; AR(1) {shape.phi:.2f}")
+        length = days or len(series.rates_per_s) * series.step_s / 86_400
+        series = draw_series(shape, length, series_rng)
+    made = stitch(load_profile(profile), series, output.stem, stitch_rng)
+    click.echo(f"{made.arrivals.span_s / 86_400:.2f} days at {made.arrivals.mean_rate_per_s:.4g} requests/s")
+    _write(output, msgspec.json.encode(made) + b"\n")
 
 
 @traces.command("list")

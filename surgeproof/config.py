@@ -73,6 +73,7 @@ class LoadConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     trace: str | None = None
     profile: str | None = None
     trace_format: str = "auto"
+    trace_columns: str | None = None
     skip_invalid: bool = False
     keep_clock_grid: bool = False
     arrivals: Literal["exact", "constant", "poisson", "gamma"] | None = None
@@ -81,6 +82,9 @@ class LoadConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     speedup: float = 1.0
     scale: Literal["superpose", "intensify", "thin", "compress"] | None = None
     conserve_count: bool = True
+    turns: Literal["at_timestamp", "after_response"] = "at_timestamp"
+    prefixes: bool = True
+    block_tokens: int = 512
     window_s: tuple[float, float] | None = None
     limit: int | None = None
     concurrency: tuple[int, ...] = ()

@@ -12,6 +12,7 @@ from surgeproof.loadgen import arrivals
 from surgeproof.loadgen.plan import (
     CLOSED_LOOP,
     Plan,
+    add_sessions,
     arrival_rng,
     draw_lengths,
     length_rng,
@@ -19,9 +20,11 @@ from surgeproof.loadgen.plan import (
     pair_lengths,
     replay_times,
     thinning_rng,
+    with_blocks,
 )
 from surgeproof.loadgen.prompts import HuggingFaceTokenizer
 from surgeproof.records import TracePoint
+from surgeproof.traces.prefixes import cached_tokens, sessions_of
 from surgeproof.traces.profile import Arrivals, Profile, load_profile
 from surgeproof.traces.reader import Trace, read_trace
 from surgeproof.traces.scaling import EFFECTS, default_mode, scale
@@ -51,6 +54,7 @@ def plan_scenario(scenario: Scenario) -> Planned:
         trace = read_trace(
             Path(load.trace),
             load.trace_format,
+            columns=load.trace_columns,
             skip_invalid=load.skip_invalid,
             undo_grid=not load.keep_clock_grid,
             seed=load.seed,
@@ -86,7 +90,13 @@ def _replay_plan(load: LoadConfig, trace: Trace) -> Plan:
     if load.duration_s is not None:
         points = points[: int(np.searchsorted(times, load.duration_s * 1e9))]
         times = times[: len(points)]
-    return make_plan(times, pair_lengths(points), load.classes, load.seed, _classes_of(points))
+    plan = make_plan(times, pair_lengths(points), load.classes, load.seed, _classes_of(points))
+    if any(point.session is not None or point.hash_ids for point in points):
+        add_sessions(plan, sessions_of(points, load.block_tokens), [point.think_s for point in points])
+    if load.prefixes and any(point.hash_ids for point in points):
+        cached = cached_tokens(points, load.block_tokens)
+        plan = with_blocks(plan, [point.hash_ids for point in points], cached)
+    return plan
 
 
 def _process_plan(load: LoadConfig, trace: Trace | None) -> Plan:
@@ -168,6 +178,8 @@ def _notes(trace: Trace) -> list[str]:
     notes += [f"trace: {example}" for example in trace.examples]
     if trace.out_of_order:
         notes.append(f"trace: {trace.out_of_order} rows out of order, sorted by time")
+    if trace.repeated:
+        notes.append(f"trace: {trace.repeated} rows repeat another one exactly; kept")
     if trace.grid_ns is not None:
         seconds = trace.grid_ns / 1e9
         what = "spread evenly over it" if trace.dequantised else "kept as they are"

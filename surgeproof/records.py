@@ -52,6 +52,8 @@ class TracePoint(msgspec.Struct, frozen=True):
         row: line number in the source file, from 1.
         hash_ids: ids of prefix-chained prompt blocks (Mooncake), empty where unknown.
         request_class: P0, P1 or P2 where the trace says so.
+        session: name of the conversation it belongs to, where the trace says so.
+        think_s: time since the session's answer before, seconds, where the trace says so.
     """
 
     at_ns: int
@@ -60,6 +62,8 @@ class TracePoint(msgspec.Struct, frozen=True):
     row: int
     hash_ids: tuple[int, ...] = ()
     request_class: str | None = None
+    session: str | None = None
+    think_s: float | None = None
 
 
 class RequestPlan(msgspec.Struct, frozen=True):
@@ -72,6 +76,11 @@ class RequestPlan(msgspec.Struct, frozen=True):
         input_tokens: prompt tokens asked for.
         output_tokens: answer tokens asked for (`max_tokens`).
         prompt_seed: seed of this request's own text.
+        session: conversation it is a turn of; -1 for a request on its own.
+        turn: number of the turn, from 0.
+        think_ns: time since the session's answer before; -1 where the trace does not tell.
+        cached_tokens: prompt tokens that an endless prefix cache would hold, by the plan.
+        hash_ids: prefix-chained blocks that the prompt is made of, empty for a text of its own.
     """
 
     index: int
@@ -80,6 +89,11 @@ class RequestPlan(msgspec.Struct, frozen=True):
     input_tokens: int
     output_tokens: int
     prompt_seed: int
+    session: int = -1
+    turn: int = 0
+    think_ns: int = -1
+    cached_tokens: int = 0
+    hash_ids: tuple[int, ...] = ()
 
 
 class StreamRecord(msgspec.Struct, omit_defaults=True, kw_only=True):

@@ -30,6 +30,7 @@ from surgeproof.errors import (
     RunBrokenError,
     UsageError,
 )
+from surgeproof.loadgen import fidelity
 from surgeproof.loadgen.audit import audit_run
 from surgeproof.loadgen.engine import PLAN_FILE, SPEC_FILE, RunSpec
 from surgeproof.loadgen.plan import Plan
@@ -45,7 +46,7 @@ from surgeproof.slo.verdict import judge, overall
 from surgeproof.storage.queries import (
     get_run,
     health_rows,
-    plan_rows,
+    packed_plan,
     record_columns,
     run_by_uid,
     stored_audit,
@@ -122,19 +123,23 @@ class RunInProgress:
         columns = record_columns(self.store.engine, self.run_id, COLUMNS)
         measured = Measured(columns)
         bounds = [rule.tightest_ms for rules in self.rules.values() for rule in rules]
+        tightest_ms = min((bound for bound in bounds if bound is not None), default=None)
         audit = audit_run(
             columns,
             self._health(),
             tuple(self.workers.values()),
             open_loop=not scenario.closed_loop,
             interrupted=state is RunState.INTERRUPTED,
-            tightest_ms=min((bound for bound in bounds if bound is not None), default=None),
+            tightest_ms=tightest_ms,
         )
         verdicts = judge(measured, self.rules, audit)
         verdict = overall(verdicts, audit) if self.rules or audit.breaches else None
         if measured.count == 0:
             verdict = Verdict.INVALID
         summary = summarise(measured, scenario.goodput)
+        if not scenario.closed_loop:
+            sent = record_columns(self.store.engine, self.run_id, fidelity.COLUMNS)
+            summary["dispatch"] = msgspec.to_builtins(fidelity.dispatch_lines(self.plan, sent, tightest_ms))
         code = exit_code if exit_code is not None else _EXIT_CODES[verdict or Verdict.PASS]
         self.store.finish_run(
             self.run_id,
@@ -170,9 +175,9 @@ class RunInProgress:
         workers = [msgspec.to_builtins(facts) for _, facts in sorted(self.workers.items())]
         return noted | ({"workers": workers} if workers else {})
 
-    def _reason(self, index: int, reason: str) -> str:
-        """Why a request was not sent: what became of its worker, where the master saw it."""
-        facts = self.workers.get(index % len(self.workers)) if self.workers else None
+    def _reason(self, worker: int, reason: str) -> str:
+        """Why a worker's request was not sent: what became of it, where the master saw it."""
+        facts = self.workers.get(worker)
         if facts is None or facts.fate is None:
             return reason
         return f"worker {facts.worker} on {facts.host} {facts.fate}"
@@ -185,6 +190,7 @@ class RunInProgress:
         if len(stored) == len(self.plan):
             return
         load, start_at_ns = self.spec.scenario.load, self._start_at_ns()
+        workers = self.plan.workers_of(max(1, len(self.workers)))
         missing = (self.plan[index] for index in range(len(self.plan)) if index not in stored)
         self.store.add_records(
             self.run_id,
@@ -194,7 +200,7 @@ class RunInProgress:
                     start_at_ns + plan.intended_ns,
                     -1,
                     load.phase_of(plan.index, plan.intended_ns),
-                    self._reason(plan.index, reason),
+                    self._reason(int(workers[plan.index]), reason),
                 )
                 for plan in missing
             ],
@@ -331,7 +337,9 @@ def recover_spool(db_url: str, folder: Path) -> RunResult:
         raise UsageError(f"the spool in {folder} belongs to run {spec.uid}, which this database does not hold")
     spec = msgspec.structs.replace(spec, run_dir=str(folder))
     store = Store(db_url)
-    plan = Plan(plan_rows(store.engine, row["id"]))
+    packed = packed_plan(store.engine, row["id"])
+    assert packed is not None, "a plan is stored with its run"
+    plan = Plan.unpack(packed)
     run = RunInProgress(store, row["id"], spec, plan, parse_rules(spec.scenario.slo), ours=False)
     if row["state"] == RunState.FINISHED:
         return run.complete(RunState.FINISHED)

@@ -20,23 +20,43 @@ _SHARE_OF_ZERO_GAPS = 0.01
 _MIN_GAPS = 50
 
 
-def detect_grid_ns(sorted_at_ns: npt.NDArray[np.int64]) -> int | None:
-    """The largest step that at least 95 % of the non-zero gaps are multiples of, ns.
+class GridTally:
+    """Gathers gaps chunk by chunk and tells the grid they lie on."""
 
-    None under 50 gaps, and unless at least 1 % of them are zero: times that merely have few digits
-    are no grid.
-    """
-    gaps = np.diff(sorted_at_ns)
-    moving = gaps[gaps > 0]
-    if len(gaps) < _MIN_GAPS or len(moving) == 0 or np.mean(gaps == 0) < _SHARE_OF_ZERO_GAPS:
+    def __init__(self) -> None:
+        self._gaps = self._zero = self._moving = 0
+        self._on_grid = np.zeros(len(_CANDIDATES_MS), dtype=np.int64)
+
+    def add(self, gaps_ns: npt.NDArray[np.int64]) -> None:
+        """More gaps between neighbouring rows, ns, none negative."""
+        moving = gaps_ns[gaps_ns > 0]
+        self._gaps += len(gaps_ns)
+        self._zero += len(gaps_ns) - len(moving)
+        self._moving += len(moving)
+        for index, step_ms in enumerate(_CANDIDATES_MS):
+            step = step_ms * NS_PER_MS
+            offset = np.abs(moving - np.round(moving / step) * step)
+            self._on_grid[index] += int(((offset <= _NEAR * step) & (moving > step / 2)).sum())
+
+    def result(self) -> int | None:
+        """The largest step that at least 95 % of the non-zero gaps are multiples of, ns.
+
+        None under 50 gaps, and unless at least 1 % of them are zero: times that merely have few
+        digits are no grid.
+        """
+        if self._gaps < _MIN_GAPS or self._moving == 0 or self._zero / self._gaps < _SHARE_OF_ZERO_GAPS:
+            return None
+        for step_ms, on_grid in zip(_CANDIDATES_MS, self._on_grid, strict=True):
+            if on_grid / self._moving >= _SHARE_ON_GRID:
+                return step_ms * NS_PER_MS
         return None
-    for step_ms in _CANDIDATES_MS:
-        step = step_ms * NS_PER_MS
-        offset = np.abs(moving - np.round(moving / step) * step)
-        on_grid = (offset <= _NEAR * step) & (moving > step / 2)
-        if np.mean(on_grid) >= _SHARE_ON_GRID:
-            return step
-    return None
+
+
+def detect_grid_ns(sorted_at_ns: npt.NDArray[np.int64]) -> int | None:
+    """The clock grid of sorted times, ns; None where there is none."""
+    tally = GridTally()
+    tally.add(np.diff(sorted_at_ns))
+    return tally.result()
 
 
 def dequantise(at_ns: npt.NDArray[np.int64], grid_ns: int, rng: np.random.Generator) -> npt.NDArray[np.int64]:

@@ -8,7 +8,7 @@ import numpy.typing as npt
 from surgeproof.traces.reader import Trace
 
 DISPERSION_WINDOWS_S = (1, 10, 60, 300)
-_QUANTILES = (0.1, 0.5, 0.9, 0.99, 1.0)
+QUANTILES = {"p10": 0.1, "p50": 0.5, "p90": 0.9, "p99": 0.99, "max": 1.0}
 
 
 def dispersion(at_s: npt.NDArray[np.float64], window_s: float) -> float | None:
@@ -38,6 +38,8 @@ def inspect_trace(trace: Trace) -> dict[str, Any]:
         "dropped": trace.dropped,
         "malformed_examples": trace.examples,
         "out_of_order": trace.out_of_order,
+        "blank_lines": trace.blank_lines,
+        "repeated": trace.repeated,
         "span_s": round(span, 3),
         "mean_rate_per_s": len(gaps) / span if span > 0 else None,
         "gap_cv": float(gaps.std() / mean_gap) if mean_gap > 0 else None,
@@ -50,8 +52,7 @@ def inspect_trace(trace: Trace) -> dict[str, Any]:
 
 
 def _lengths(values: npt.NDArray[np.int64]) -> dict[str, float]:
-    quantiles = np.quantile(values, _QUANTILES, method="inverted_cdf")
-    names = ("p10", "p50", "p90", "p99", "max")
-    return {name: int(value) for name, value in zip(names, quantiles, strict=True)} | {
+    quantiles = np.quantile(values, list(QUANTILES.values()), method="inverted_cdf")
+    return {name: int(value) for name, value in zip(QUANTILES, quantiles, strict=True)} | {
         "mean": round(float(values.mean()), 2)
     }

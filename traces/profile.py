@@ -80,10 +80,14 @@ Cell = tuple[int, int, int, int, int]
 
 
 class Marks(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How long requests are: a two-dimensional histogram for each class, and each window's mix of classes."""
+    """How long requests are: a two-dimensional histogram for each class, and each window's mix of classes.
+
+    `rows` names the row of `mix` that holds in each window, where it is not the window's own.
+    """
 
     classes: tuple[tuple[Cell, ...], ...]
     mix: tuple[tuple[float, ...], ...]
+    rows: tuple[int, ...] | None = None
 
 
 class Recording(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -122,7 +126,8 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def draw_lengths(self, at_s: npt.NDArray[np.float64], rng: np.random.Generator) -> npt.NDArray[np.int64]:
         """Input and output tokens for requests at given times of the profile; shape (n, 2)."""
         mix = np.array(self.marks.mix)
-        windows = np.minimum((at_s / self.arrivals.coarse_window_s).astype(np.int64), len(mix) - 1)
+        rows = np.array(self.marks.rows if self.marks.rows is not None else range(len(mix)))
+        windows = rows[np.minimum((at_s / self.arrivals.coarse_window_s).astype(np.int64), len(rows) - 1)]
         chosen = (rng.random(len(at_s))[:, None] > np.cumsum(mix, axis=1)[windows]).sum(axis=1)
         chosen = np.minimum(chosen, len(self.marks.classes) - 1)
         out = np.zeros((len(at_s), 2), dtype=np.int64)

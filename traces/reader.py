@@ -14,7 +14,17 @@ import numpy as np
 from surgeproof.errors import TraceError
 from surgeproof.records import TracePoint
 from surgeproof.traces.clock_grid import dequantise, detect_grid_ns
-from surgeproof.traces.formats import FORMATS, Dropped, Malformed, Row, TraceFormat
+from surgeproof.traces.formats import (
+    FORMATS,
+    BadValueError,
+    ColumnMap,
+    Dropped,
+    Malformed,
+    MappedLines,
+    Parsed,
+    Row,
+    TraceFormat,
+)
 
 MALFORMED = "malformed"
 _EXAMPLES_KEPT = 5
@@ -28,6 +38,8 @@ class Trace:
         dropped: number of rows left out, by reason.
         examples: the first few malformed rows, as sentences.
         out_of_order: rows whose time stamp lay before that of the row above.
+        blank_lines: lines that hold nothing.
+        repeated: rows that say exactly what a row before them said; they are kept.
         grid_ns: step of the clock grid found, None where there is none.
         dequantised: whether the grid was undone.
     """
@@ -39,6 +51,8 @@ class Trace:
         self.dropped: dict[str, int] = {}
         self.examples: list[str] = []
         self.out_of_order = 0
+        self.blank_lines = 0
+        self.repeated = 0
         self.grid_ns: int | None = None
         self.dequantised = False
 
@@ -47,6 +61,7 @@ def read_trace(
     path: Path,
     format_name: str = "auto",
     *,
+    columns: str | None = None,
     skip_invalid: bool = False,
     undo_grid: bool = True,
     seed: int = 0,
@@ -56,6 +71,7 @@ def read_trace(
     Args:
         path: the file.
         format_name: a name of `FORMATS`, or `auto`.
+        columns: a column map for a table of any form (`formats.mapped`), in place of a format.
         skip_invalid: count malformed rows instead of stopping at the first.
         undo_grid: spread time stamps over the step of a detected clock grid.
         seed: seed of that spreading.
@@ -63,19 +79,18 @@ def read_trace(
     Raises:
         TraceError: the file cannot be opened or recognised, a row is malformed, or none is usable.
     """
-    lines = _numbered_lines(path)
-    first = next(lines, None)
-    if first is None:
-        raise TraceError(f"{path}: the file is empty")
-    trace_format = _format_for(path, format_name, first[1])
-    trace = Trace(str(path), trace_format.name)
+    trace = Trace(str(path), "mapped")
     rows = []
     before = None
-    for parsed in trace_format.parse(chain([first], lines)):
+    seen: set[int] = set()
+    for parsed in _parsed(path, format_name, columns, trace):
         if isinstance(parsed, Row):
             if before is not None and parsed.at_ns < before:
                 trace.out_of_order += 1
             before = parsed.at_ns
+            said = hash(parsed[1:])
+            trace.repeated += said in seen
+            seen.add(said)
             rows.append(parsed)
         else:
             _leave_out(trace, path, parsed, skip_invalid=skip_invalid)
@@ -85,6 +100,57 @@ def read_trace(
     rows.sort(key=lambda row: row.at_ns)
     _place(trace, rows, undo_grid=undo_grid, seed=seed)
     return trace
+
+
+def _parsed(path: Path, format_name: str, columns: str | None, trace: Trace) -> Iterator[Parsed]:
+    """The file's rows in its own order; notes the format's name and the blank lines."""
+    column_map = parse_columns(columns) if columns else None
+    if column_map is not None and is_parquet(path):
+        yield from _parquet_rows(path, column_map)
+        return
+    lines = _numbered_lines(path, trace)
+    first = next(lines, None)
+    if first is None:
+        raise TraceError(f"{path}: the file is empty")
+    trace_format = MappedLines(column_map) if column_map else format_for(path, format_name, first[1])
+    trace.format_name = trace_format.name
+    yield from trace_format.parse(chain([first], lines))
+
+
+def parse_columns(text: str) -> ColumnMap:
+    """Read a column map.
+
+    Raises:
+        TraceError: it is not one.
+    """
+    try:
+        return ColumnMap.parse(text)
+    except BadValueError as exc:
+        raise TraceError(f"--columns: {exc}") from exc
+
+
+def is_parquet(path: Path) -> bool:
+    """Whether a file begins as Parquet files do."""
+    try:
+        with path.open("rb") as file:
+            return file.read(4) == b"PAR1"
+    except OSError as exc:
+        raise TraceError(f"cannot read trace {path}: {exc.strerror}") from exc
+
+
+def _parquet_rows(path: Path, columns: ColumnMap) -> Iterator[Parsed]:
+    try:
+        import pyarrow.parquet as parquet
+    except ModuleNotFoundError as exc:
+        raise TraceError("Parquet files need: pip install 'surgeproof[ui]'") from exc
+    number = 0
+    try:
+        for batch in parquet.ParquetFile(path).iter_batches():
+            for values in batch.to_pylist():
+                number += 1
+                yield columns.row(number, values)
+    except (OSError, ValueError) as exc:
+        raise TraceError(f"{path} cannot be read as Parquet: {exc}") from exc
 
 
 def _place(trace: Trace, rows: list[Row], *, undo_grid: bool, seed: int) -> None:
@@ -106,6 +172,8 @@ def _place(trace: Trace, rows: list[Row], *, undo_grid: bool, seed: int) -> None
                 row=row.line,
                 hash_ids=row.hash_ids,
                 request_class=row.request_class,
+                session=row.session,
+                think_s=row.think_s,
             )
         )
 
@@ -123,7 +191,19 @@ def _leave_out(trace: Trace, path: Path, parsed: Dropped | Malformed, *, skip_in
     trace.dropped[reason] = trace.dropped.get(reason, 0) + 1
 
 
-def _numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
+def first_line(path: Path) -> str:
+    """The first line that is not blank.
+
+    Raises:
+        TraceError: the file cannot be read, or is empty.
+    """
+    found = next(_numbered_lines(path, Trace(str(path), "")), None)
+    if found is None:
+        raise TraceError(f"{path}: the file is empty")
+    return found[1]
+
+
+def _numbered_lines(path: Path, trace: Trace) -> Iterator[tuple[int, str]]:
     """Lines that are not blank, with their number in the file; a byte-order mark is no text."""
     try:
         with path.open(encoding="utf-8-sig", newline=None) as file:
@@ -131,13 +211,20 @@ def _numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
                 text = line.strip()
                 if text:
                     yield number, text
+                else:
+                    trace.blank_lines += 1
     except UnicodeDecodeError as exc:
         raise TraceError(f"{path}: not UTF-8 text ({exc})") from exc
     except OSError as exc:
         raise TraceError(f"cannot read trace {path}: {exc.strerror}") from exc
 
 
-def _format_for(path: Path, name: str, first_line: str) -> TraceFormat:
+def format_for(path: Path, name: str, first_line: str) -> TraceFormat:
+    """A format by name, or the one whose kind of line this is.
+
+    Raises:
+        TraceError: there is no such format, or the line is of none.
+    """
     if name != "auto":
         for known in FORMATS:
             if known.name == name:

@@ -41,9 +41,12 @@ def plan_equals_records(path: Path) -> bool:
 
 
 def planned(path: Path) -> Any:
-    from surgeproof.storage.queries import plan_rows
+    from surgeproof.loadgen.plan import Plan
+    from surgeproof.storage.queries import packed_plan
 
-    return plan_rows(open_engine(f"sqlite:///{path}"), 1)
+    packed = packed_plan(open_engine(f"sqlite:///{path}"), 1)
+    assert packed is not None
+    return Plan.unpack(packed).rows
 
 
 @contextmanager

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from surgeproof.loadgen.plan import Plan, make_plan, pair_lengths, replay_times
+from surgeproof.loadgen.plan import Plan, add_sessions, make_plan, pair_lengths, replay_times, with_blocks
 from surgeproof.loadgen.prompts import PromptMaker
 from surgeproof.records import TracePoint
 
@@ -86,3 +86,44 @@ def test_a_tokenizer_leaves_only_words_that_are_one_token() -> None:
 
     words = PromptMaker(1, tokenizer=Short()).text(2000, 3).split()
     assert max(map(len, words)) <= 4
+
+
+def test_turns_of_a_session_stay_with_one_worker() -> None:
+    plan = make_plan(np.arange(6, dtype=np.int64), np.ones((6, 2), dtype=np.int64), {"P1": 1.0}, 1)
+    add_sessions(plan, [7, -1, 7, -1, 8, 7], [None, None, 1.5, None, None, None])
+    shares = [[request.index for request in plan.share(worker, 2)] for worker in (0, 1)]
+    assert sorted(shares[0] + shares[1]) == list(range(6))
+    assert {0, 2, 5} <= set(shares[1])
+    assert [(r.session, r.turn, r.think_ns) for r in plan.share(1, 2) if r.session == 7] == [
+        (7, 0, -1),
+        (7, 1, 1_500_000_000),
+        (7, 2, -1),
+    ]
+
+
+def test_blocks_survive_packing_and_count_for_the_digest() -> None:
+    rows = make_plan(np.arange(3, dtype=np.int64), np.ones((3, 2), dtype=np.int64), {"P1": 1.0}, 1)
+    plan = with_blocks(rows, [(1, 2**62), (), (-5,)], [0, 0, 1])
+    again = Plan.unpack(plan.pack())
+    assert [again[i].hash_ids for i in range(3)] == [(1, 2**62), (), (-5,)]
+    assert again.digest == plan.digest != rows.digest
+    assert again[2].cached_tokens == 1
+
+
+def test_prompts_share_what_their_blocks_say_and_nothing_else() -> None:
+    """Blocks of 16 tokens: two shared, then each its own; a third prompt shares one."""
+    maker = PromptMaker(seed=3)
+    texts = [
+        maker.shared_text(44, seed, ids, 16).split()
+        for seed, ids in ((1, (10, 20, 30)), (2, (10, 20, 31)), (3, (10, 21, 30)))
+    ]
+    assert [len(text) for text in texts] == [44, 44, 44]
+    assert texts[0][:32] == texts[1][:32]
+    assert texts[0][32:39] != texts[1][32:39]
+    assert texts[0][:16] == texts[2][:16]
+    assert texts[0][16:23] != texts[2][16:23]
+    # What no id names is the prompt's own, and another seed is another cache.
+    longer = [maker.shared_text(40, seed, (10,), 16).split() for seed in (1, 2)]
+    assert longer[0][:16] == longer[1][:16]
+    assert longer[0][16:] != longer[1][16:]
+    assert PromptMaker(seed=4).shared_text(44, 1, (10, 20, 30), 16).split()[:7] != texts[0][:7]

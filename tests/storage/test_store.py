@@ -16,7 +16,7 @@ from surgeproof.storage.queries import (
     get_run,
     health_rows,
     list_runs,
-    plan_rows,
+    packed_plan,
     record_columns,
     stored_verdicts,
     unfinished_runs,
@@ -94,7 +94,9 @@ def test_a_plan_and_health_are_kept(url: str) -> None:
     plan = Plan(np.zeros(3, dtype=PLAN_DTYPE))
     store.save_plan(run_id, plan.pack(), len(plan), "d", 7)
     store.add_health(run_id, 2, [HealthSample(5, 0.5, 1, 2, 3, 4, 5)])
-    assert (plan_rows(store.engine, run_id) == plan.rows).all()
+    held = packed_plan(store.engine, run_id)
+    assert held is not None
+    assert (Plan.unpack(held).rows == plan.rows).all()
     assert get_run(store.engine, run_id)["plan"] == {"digest": "d", "seed": 7, "requests": 3}
     assert health_rows(store.engine, run_id)[0]["cpu_share"] == 0.5
 

@@ -9,7 +9,7 @@ import pytest
 
 from surgeproof.errors import TraceError
 from surgeproof.traces.clock_grid import dequantise, detect_grid_ns
-from surgeproof.traces.formats.azure import timestamp_ns
+from surgeproof.traces.formats.rows import moment_ns
 from surgeproof.traces.inspection import dispersion, inspect_trace
 from surgeproof.traces.reader import read_trace
 
@@ -42,8 +42,8 @@ def test_azure_times_keep_all_their_digits(tmp_path: Path) -> None:
 
 def test_azure_times_may_carry_an_offset() -> None:
     """The 2024 files do."""
-    assert timestamp_ns("2024-05-10 02:00:00.5+02:00") == timestamp_ns("2024-05-10 00:00:00.500")
-    assert timestamp_ns("2024-05-10 00:00:00") == 1_715_299_200_000_000_000
+    assert moment_ns("t", "2024-05-10 02:00:00.5+02:00") == moment_ns("t", "2024-05-10 00:00:00.500")
+    assert moment_ns("t", "2024-05-10 00:00:00") == 1_715_299_200_000_000_000
 
 
 def test_burstgpt_is_read_in_both_forms_and_failed_rows_are_dropped_by_name(tmp_path: Path) -> None:

@@ -41,11 +41,13 @@ class BurstGptCsv:
                 if len(values) != len(header):
                     raise BadValueError(f"{len(values)} columns instead of {len(header)}")
                 at, inputs, outputs = (values[header.index(name)] for name in _NEEDED)
+                session = values[header.index("Session ID")] if "Session ID" in header else ""
                 row = Row(
                     number,
                     offset_ns("Timestamp", at, NS_PER_S),
                     tokens("Request tokens", inputs),
                     tokens("Response tokens", outputs),
+                    session=session or None,
                 )
             except BadValueError as exc:
                 yield Malformed(number, str(exc))

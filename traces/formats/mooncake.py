@@ -41,6 +41,7 @@ class MooncakeJsonl:
                     tokens("input_length", field(value, "input_length")),
                     tokens("output_length", field(value, "output_length")),
                     hash_ids=tuple(value.get("hash_ids") or ()),
+                    session=str(value["session_id"]) if value.get("session_id") else None,
                 )
             except BadValueError as exc:
                 yield Malformed(number, str(exc))

@@ -1,6 +1,11 @@
-"""Surgeproof's own JSONL: `at_s`, `input_tokens`, `output_tokens`, and optionally `request_class`, `hash_ids`."""
+"""Surgeproof's own JSONL: `at_s`, `input_tokens`, `output_tokens`, and what else a row may tell.
+
+Optional are `request_class`, `hash_ids` (prefix-chained blocks), `session` and `think_s` (seconds
+after the session's answer before).
+"""
 
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 from surgeproof.records import NS_PER_S, REQUEST_CLASSES
 from surgeproof.traces.formats.rows import (
@@ -21,7 +26,7 @@ class SurgeproofJsonl:
     """Reads what a user writes by hand or from a log of their own."""
 
     name = "surgeproof"
-    columns = '{"at_s": seconds, "input_tokens": n, "output_tokens": n[, "request_class": "P0"]}'
+    columns = '{"at_s": seconds, "input_tokens": n, "output_tokens": n[, "request_class": "P0", "session": "a"]}'
 
     def recognises(self, first_line: str) -> bool:
         """By the field `at_s` of the first object."""
@@ -46,8 +51,21 @@ class SurgeproofJsonl:
                     tokens("output_tokens", field(value, "output_tokens")),
                     hash_ids=tuple(value.get("hash_ids") or ()),
                     request_class=request_class,
+                    session=_session(value),
+                    think_s=_think_s(value),
                 )
             except BadValueError as exc:
                 yield Malformed(number, str(exc))
             else:
                 yield usable(row)
+
+
+def _session(value: dict[str, Any]) -> str | None:
+    session = value.get("session")
+    return None if session in (None, "") else str(session)
+
+
+def _think_s(value: dict[str, Any]) -> float | None:
+    if value.get("think_s") is None:
+        return None
+    return offset_ns("think_s", value["think_s"], NS_PER_S) / NS_PER_S

@@ -3,17 +3,29 @@
 import csv
 import json
 import math
+import re
 from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime
+from decimal import Decimal
 from typing import Any, NamedTuple, Protocol
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from surgeproof.records import NS_PER_S
 
 NumberedLine = tuple[int, str]
 
 ZERO_OUTPUT = "zero_output_tokens"
 ZERO_INPUT = "zero_input_tokens"
+NOT_A_GENERATION = "not_a_generation"
+_CHARS_PER_TOKEN = 4
 
 
 class Row(NamedTuple):
-    """A usable row: line number, time on the file's axis (ns), lengths, and what else it tells."""
+    """A usable row: line number, time on the file's axis (ns), lengths, and what else it tells.
+
+    `session` names the conversation that a request belongs to; `think_s` is how long its user
+    waited after the answer before.
+    """
 
     line: int
     at_ns: int
@@ -21,6 +33,8 @@ class Row(NamedTuple):
     output_tokens: int
     hash_ids: tuple[int, ...] = ()
     request_class: str | None = None
+    session: str | None = None
+    think_s: float | None = None
 
 
 class Dropped(NamedTuple):
@@ -79,6 +93,44 @@ def offset_ns(name: str, value: Any, unit_ns: int) -> int:
     if not math.isfinite(number) or number < 0:
         raise BadValueError(f"{name} is {value!r}, not a time since the start")
     return value * unit_ns if isinstance(value, int) else round(number * unit_ns)
+
+
+def moment_ns(name: str, value: Any, unit_ns: int = NS_PER_S, zone: str = "UTC") -> int:
+    """Read a moment: a number in `unit_ns`, or an ISO date and time, in `zone` where it names no offset.
+
+    All digits of an ISO fraction are kept, up to nanoseconds.
+    """
+    if isinstance(value, datetime):
+        value = value.isoformat()
+    if isinstance(value, int | float) or _is_number(value):
+        number = Decimal(str(value))
+        if not number.is_finite():
+            raise BadValueError(f"{name} is {value!r}, not a time")
+        return round(number * unit_ns)
+    text = str(value).strip()
+    head, dot, rest = text.partition(".")
+    digits = re.match(r"\d*", rest).group() if dot else ""  # type: ignore[union-attr]
+    try:
+        moment = datetime.fromisoformat(head + rest[len(digits) :])
+        fraction_ns = int(digits.ljust(9, "0")[:9]) if digits else 0
+        if moment.tzinfo is None:
+            moment = moment.replace(tzinfo=UTC if zone == "UTC" else ZoneInfo(zone))
+    except (ValueError, ZoneInfoNotFoundError) as exc:
+        raise BadValueError(f"{name} is {value!r}, not a date and time") from exc
+    return int(moment.timestamp()) * NS_PER_S + fraction_ns
+
+
+def _is_number(value: Any) -> bool:
+    try:
+        float(value)
+    except (TypeError, ValueError):
+        return False
+    return True
+
+
+def estimated_tokens(text: str) -> int:
+    """Tokens of an English text without its tokenizer: one for four characters, rounded up."""
+    return -(-len(text) // _CHARS_PER_TOKEN)
 
 
 def usable(row: Row) -> Row | Dropped:

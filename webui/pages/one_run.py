@@ -70,5 +70,8 @@ with st.expander("Client audit"):
         for c in stored_audit(run).checks
     )
     st.dataframe(checks, hide_index=True, width="stretch")
+if run["summary"].get("dispatch"):
+    with st.expander("Dispatch: planned and sent"):
+        st.dataframe(pd.DataFrame(run["summary"]["dispatch"]), hide_index=True, width="stretch")
 with st.expander("Environment and scenario"):
     st.json({"environment": run["environment"], "scenario": run["scenario"], "metadata": run["metadata"]})

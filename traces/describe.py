@@ -1,0 +1,47 @@
+"""Describes a trace file: read whole and repaired where it is small, streamed where it is large."""
+
+from pathlib import Path
+from typing import Any
+
+from surgeproof.traces.inspection import inspect_trace
+from surgeproof.traces.reader import first_line, format_for, is_parquet, parse_columns, read_trace
+from surgeproof.traces.streaming import COLUMN_MAPS, LARGE_BYTES, inspect_table
+
+
+def describe_file(
+    path: Path,
+    format_name: str = "auto",
+    *,
+    columns: str | None = None,
+    skip_invalid: bool = False,
+    undo_grid: bool = True,
+    large_bytes: int = LARGE_BYTES,
+) -> dict[str, Any]:
+    """Rate, gaps, dispersion, lengths and clock of a trace as plain data.
+
+    Args:
+        path: the file.
+        format_name: a name of `FORMATS`, or `auto`.
+        columns: a column map, in place of a format.
+        skip_invalid: count malformed rows instead of stopping at the first.
+        undo_grid: spread time stamps over a detected clock grid; not done where the file is streamed.
+        large_bytes: size from which on a table is streamed.
+
+    Raises:
+        TraceError: the file cannot be read or recognised, or a row is malformed.
+    """
+    if _size(path) >= large_bytes:
+        column_map = parse_columns(columns) if columns is not None else None
+        name = "mapped" if column_map or is_parquet(path) else format_for(path, format_name, first_line(path)).name
+        column_map = column_map or COLUMN_MAPS.get(name)
+        if column_map is not None:
+            return inspect_table(path, column_map, name, skip_invalid=skip_invalid)
+    trace = read_trace(path, format_name, columns=columns, skip_invalid=skip_invalid, undo_grid=undo_grid)
+    return inspect_trace(trace)
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0

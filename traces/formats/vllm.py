@@ -1,0 +1,75 @@
+"""The log of a vLLM server with request logging: the lines that say `Received request`.
+
+vLLM logs when a request came and what it asked for, not what it got: the answer's length is its
+`max_tokens`, an upper bound. Prompts are measured and not kept. Stamps have whole seconds and no
+year; the clock grid is undone like any other.
+"""
+
+import re
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime
+
+from surgeproof.records import NS_PER_S
+from surgeproof.traces.formats.rows import (
+    BadValueError,
+    Dropped,
+    Malformed,
+    NumberedLine,
+    Parsed,
+    Row,
+    estimated_tokens,
+    tokens,
+    usable,
+)
+
+NOT_A_REQUEST = "not_a_request_line"
+NO_LENGTH = "no_prompt_length"
+_STAMP = re.compile(r"\b[A-Z]+ (\d\d)-(\d\d) (\d\d):(\d\d):(\d\d)\b")
+_RECEIVED = "Received request "
+_MAX_TOKENS = re.compile(r"\bmax_tokens=(\d+|None)")
+_PROMPT = re.compile(r"prompt: (['\"])(.*)\1, (?:params|prompt_token_ids)\b", re.DOTALL)
+_TOKEN_IDS = re.compile(r"prompt_token_ids: \[([^\]]*)\]")
+_A_LEAP_YEAR = 2024
+
+
+class VllmLog:
+    """Reads a server's log; every other line is left out by name."""
+
+    name = "vllm"
+    columns = "INFO MM-DD HH:MM:SS [logger.py:..] Received request ID: prompt: '..', params: SamplingParams(..)"
+
+    def recognises(self, first_line: str) -> bool:
+        """By vLLM's form of a log line."""
+        return bool(_STAMP.search(first_line)) and not first_line.startswith("{")
+
+    def parse(self, lines: Iterable[NumberedLine]) -> Iterator[Parsed]:
+        """One log line a line."""
+        for number, line in lines:
+            if _RECEIVED not in line:
+                yield Dropped(number, NOT_A_REQUEST)
+                continue
+            try:
+                yield _row(number, line)
+            except BadValueError as exc:
+                yield Malformed(number, str(exc))
+
+
+def _row(number: int, line: str) -> Row | Dropped:
+    stamp = _STAMP.search(line)
+    if stamp is None:
+        raise BadValueError("a request without a time stamp")
+    month, day, hour, minute, second = map(int, stamp.groups())
+    try:
+        moment = datetime(_A_LEAP_YEAR, month, day, hour, minute, second, tzinfo=UTC)
+    except ValueError as exc:
+        raise BadValueError(f"{stamp.group(0)!r} is no time ({exc})") from exc
+    ids, prompt, most = _TOKEN_IDS.search(line), _PROMPT.search(line), _MAX_TOKENS.search(line)
+    if ids is not None:
+        inputs = ids.group(1).count(",") + 1 if ids.group(1).strip() else 0
+    elif prompt is not None:
+        inputs = estimated_tokens(prompt.group(2))
+    else:
+        return Dropped(number, NO_LENGTH)
+    if most is None or most.group(1) == "None":
+        raise BadValueError("max_tokens is not given, so the answer's length is unknown")
+    return usable(Row(number, int(moment.timestamp()) * NS_PER_S, inputs, tokens("max_tokens", most.group(1))))

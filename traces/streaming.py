@@ -1,0 +1,212 @@
+"""Describes a table of any length in constant memory: `inspect_trace`'s figures from chunks of columns.
+
+The rows stay in the file's own order: a clock grid is reported and not undone, and gaps are those of
+neighbouring rows; where rows are out of order, which is counted, a smaller file is read exactly by
+`reader`. Needs pandas.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from surgeproof.errors import TraceError
+from surgeproof.records import NS_PER_S
+from surgeproof.traces.clock_grid import GridTally
+from surgeproof.traces.formats import ColumnMap
+from surgeproof.traces.formats.rows import ZERO_INPUT, ZERO_OUTPUT
+from surgeproof.traces.inspection import DISPERSION_WINDOWS_S, QUANTILES
+from surgeproof.traces.reader import MALFORMED
+
+Ints = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
+
+LARGE_BYTES = 64 << 20
+"""Files from this size on are streamed."""
+COLUMN_MAPS = {
+    "azure": ColumnMap("TIMESTAMP", "ContextTokens", "GeneratedTokens"),
+    "burstgpt": ColumnMap("Timestamp", "Request tokens", "Response tokens"),
+}
+_CHUNK_ROWS = 500_000
+
+
+class StreamedInspection:
+    """Tallies that grow with the trace's span and its distinct lengths, not with its rows."""
+
+    def __init__(self) -> None:
+        self.rows = 0
+        self.out_of_order = 0
+        self.blank_lines = 0
+        self.dropped: Counter[str] = Counter()
+        self._grid = GridTally()
+        self._first_ns: int | None = None
+        self._last_ns = 0
+        self._end_ns = 0
+        self._per_second = np.zeros(0, dtype=np.int64)
+        self._gap_sum_s = self._gap_square_s = 0.0
+        self._gaps = 0
+        self._lengths: tuple[Counter[int], Counter[int]] = (Counter(), Counter())
+
+    def add(self, at_ns: Ints, inputs: Ints, outputs: Ints) -> None:
+        """Usable rows in the file's order; shapes (n,)."""
+        if len(at_ns) == 0:
+            return
+        if self._first_ns is None:
+            self._first_ns = self._last_ns = int(at_ns[0])
+            gaps = np.diff(at_ns)
+        else:
+            gaps = np.diff(at_ns, prepend=self._last_ns)
+        self.rows += len(at_ns)
+        self.out_of_order += int((gaps < 0).sum())
+        forward = gaps[gaps >= 0]
+        self._grid.add(forward)
+        gaps_s = forward / NS_PER_S
+        self._gaps += len(gaps_s)
+        self._gap_sum_s += float(gaps_s.sum())
+        self._gap_square_s += float((gaps_s**2).sum())
+        self._last_ns = int(at_ns[-1])
+        self._end_ns = max(self._end_ns, int(at_ns.max()))
+        self._count(np.maximum(at_ns - self._first_ns, 0) // NS_PER_S)
+        for tally, column in zip(self._lengths, (inputs, outputs), strict=True):
+            values, counts = np.unique(column, return_counts=True)
+            tally.update(dict(zip(values.tolist(), counts.tolist(), strict=True)))
+
+    def _count(self, seconds: Ints) -> None:
+        counts = np.bincount(seconds)
+        if len(counts) > len(self._per_second):
+            self._per_second = np.pad(self._per_second, (0, len(counts) - len(self._per_second)))
+        self._per_second[: len(counts)] += counts
+
+    def result(self, source: str, format_name: str) -> dict[str, Any]:
+        """The same keys as `inspect_trace`."""
+        span_s = (self._end_ns - (self._first_ns or 0)) / NS_PER_S
+        mean = self._gap_sum_s / self._gaps if self._gaps else 0.0
+        variance = max(0.0, self._gap_square_s / self._gaps - mean**2) if self._gaps else 0.0
+        grid = self._grid.result()
+        return {
+            "source": source,
+            "format": format_name,
+            "rows": self.rows,
+            "dropped": dict(self.dropped),
+            "malformed_examples": [],
+            "out_of_order": self.out_of_order,
+            "blank_lines": self.blank_lines,
+            "repeated": None,
+            "span_s": round(span_s, 3),
+            "mean_rate_per_s": (self.rows - 1) / span_s if span_s > 0 else None,
+            "gap_cv": variance**0.5 / mean if mean > 0 else None,
+            "dispersion": {f"{window}s": self._dispersion(window, span_s) for window in DISPERSION_WINDOWS_S},
+            "input_tokens": _lengths(self._lengths[0]),
+            "output_tokens": _lengths(self._lengths[1]),
+            "clock_grid_s": grid / NS_PER_S if grid is not None else None,
+            "dequantised": False,
+        }
+
+    def _dispersion(self, window_s: int, span_s: float) -> float | None:
+        windows = int(span_s // window_s)
+        if windows < 2:
+            return None
+        counts = self._per_second[: windows * window_s]
+        counts = np.pad(counts, (0, windows * window_s - len(counts))).reshape(windows, window_s).sum(axis=1)
+        return float(counts.var(ddof=1) / counts.mean())
+
+
+def _lengths(tally: Counter[int]) -> dict[str, float]:
+    values = np.array(sorted(tally), dtype=np.int64)
+    counts = np.array([tally[value] for value in values.tolist()], dtype=np.int64)
+    below = np.cumsum(counts)
+    ranks = np.maximum(1, np.ceil(np.array(list(QUANTILES.values())) * below[-1])).astype(np.int64)
+    found = values[np.searchsorted(below, ranks)]
+    return {name: int(value) for name, value in zip(QUANTILES, found, strict=True)} | {
+        "mean": round(float((values * counts).sum() / below[-1]), 2)
+    }
+
+
+def inspect_table(path: Path, columns: ColumnMap, format_name: str, *, skip_invalid: bool = False) -> dict[str, Any]:
+    """Describe a CSV or Parquet table.
+
+    Raises:
+        TraceError: pandas is missing, the file or a column cannot be read, or a row is malformed.
+    """
+    found = StreamedInspection()
+    before = 1  # the header
+    for frame in _chunks(path, columns):
+        at_ns, timed = _times_ns(frame[columns.at], columns)
+        inputs, outputs = _tokens(frame[columns.input]), _tokens(frame[columns.output])
+        good = timed & (inputs >= 0) & (outputs >= 0)
+        blank = np.zeros(len(frame), dtype=bool) if good.all() else frame.isna().all(axis=1).to_numpy()
+        bad = ~good & ~blank
+        if bad.any() and not skip_invalid:
+            row = before + 1 + int(bad.argmax())
+            values = ", ".join(map(str, frame.iloc[int(bad.argmax())].tolist()))
+            raise TraceError(
+                f"{path}, row {row}: cannot read {values}. Mend the row, or leave such rows out with --skip-invalid."
+            )
+        before += len(frame)
+        found.blank_lines += int(blank.sum())
+        reasons = {
+            MALFORMED: bad,
+            ZERO_OUTPUT: good & (outputs == 0),
+            ZERO_INPUT: good & (outputs > 0) & (inputs == 0),
+        }
+        found.dropped += Counter({reason: int(rows.sum()) for reason, rows in reasons.items()})
+        usable = good & (inputs > 0) & (outputs > 0)
+        found.add(at_ns[usable], inputs[usable], outputs[usable])
+    if found.rows == 0:
+        raise TraceError(f"{path}: no usable row ({dict(found.dropped) or 'no rows at all'})")
+    return found.result(str(path), format_name)
+
+
+def _chunks(path: Path, columns: ColumnMap) -> Iterator[Any]:
+    try:
+        import pandas as pd
+    except ModuleNotFoundError as exc:
+        raise TraceError(f"{path} is large: to stream it, pip install 'surgeproof[ui]'") from exc
+    wanted = [columns.at, columns.input, columns.output]
+    try:
+        if path.suffix == ".parquet":
+            import pyarrow.parquet as parquet
+
+            for batch in parquet.ParquetFile(path).iter_batches(_CHUNK_ROWS, columns=wanted):
+                yield batch.to_pandas()
+            return
+        with pd.read_csv(
+            path, usecols=wanted, chunksize=_CHUNK_ROWS, skip_blank_lines=False, encoding="utf-8-sig"
+        ) as reader:
+            yield from reader
+    except (OSError, ValueError) as exc:
+        raise TraceError(f"{path}: {exc}") from exc
+
+
+def _tokens(column: Any) -> Ints:
+    """Counts; -1 for what is none."""
+    import pandas as pd
+
+    if column.dtype.kind == "i":
+        return np.asarray(column.to_numpy(), dtype=np.int64)
+    numbers = pd.to_numeric(column, errors="coerce").to_numpy(dtype=np.float64)
+    whole = np.isfinite(numbers) & (numbers == np.floor(numbers))
+    return np.where(whole, np.nan_to_num(numbers, posinf=-1, neginf=-1), -1).astype(np.int64)
+
+
+def _times_ns(column: Any, columns: ColumnMap) -> tuple[Ints, Mask]:
+    """Times in ns and which of them are times: numbers of the unit, or ISO texts."""
+    import pandas as pd
+
+    if column.dtype.kind == "M":
+        stamps = pd.to_datetime(column, utc=True).dt.tz_localize(None).to_numpy(dtype="datetime64[ns]")
+        return stamps.astype(np.int64), ~np.isnat(stamps)
+    if column.dtype.kind not in "iuf" and pd.to_numeric(column.head(100), errors="coerce").isna().all():
+        moments = pd.to_datetime(column, format="ISO8601", errors="coerce", utc=columns.zone == "UTC")
+        if columns.zone != "UTC":
+            moments = moments.dt.tz_localize(columns.zone, ambiguous="NaT", nonexistent="NaT")
+        stamps = moments.dt.tz_convert("UTC").dt.tz_localize(None).to_numpy(dtype="datetime64[ns]")
+        return stamps.astype(np.int64), ~np.isnat(stamps)
+    if column.dtype.kind in "iu":
+        return np.asarray(column.to_numpy(), dtype=np.int64) * columns.unit_ns, np.ones(len(column), dtype=bool)
+    numbers = pd.to_numeric(column, errors="coerce").to_numpy(dtype=np.float64)
+    good = np.isfinite(numbers)
+    return np.round(np.where(good, numbers, 0.0) * columns.unit_ns).astype(np.int64), good
