@@ -6,11 +6,11 @@ the send lag.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from surgeproof.columns import RecordColumns, TextColumn
 from surgeproof.loadgen.spool import HealthSample, WorkerFacts
 from surgeproof.records import Audit, AuditCheck
 
@@ -22,7 +22,7 @@ _MORE_PROCESSES = "use more worker processes (--processes) or a lower rate"
 
 
 def audit_run(
-    columns: Mapping[str, Any],
+    columns: RecordColumns,
     health: Mapping[int, Sequence[HealthSample]],
     workers: Sequence[WorkerFacts] = (),
     *,
@@ -33,15 +33,14 @@ def audit_run(
     """Audit one run.
 
     Args:
-        columns: the record columns `intended_at_ns`, `sent_at_ns`, `connect_at_ns`,
-            `connected_at_ns`, `outcome`, `input_tokens`, `planned_input_tokens`; None where missing.
+        columns: the run's records.
         health: samples by worker.
         workers: what the master noted of them, where there was one.
         open_loop: whether the load had a schedule of its own.
         interrupted: the user ended the run early, so unsent plans are no fault.
         tightest_ms: the smallest latency objective, ms.
     """
-    outcome = np.asarray(columns["outcome"], dtype=object)
+    outcome = columns.texts("outcome")
     checks = [_lag(columns, tightest_ms)]
     if open_loop:
         unsent = int((outcome == "not_sent").sum())
@@ -59,21 +58,15 @@ def _check(name: str, observed: float, limit: float, unit: str, remedy: str) -> 
     return AuditCheck(name, round(observed, 6), limit, unit, observed <= limit, remedy)
 
 
-def _ms(columns: Mapping[str, Any], end: str, start: str) -> Floats:
-    """Milliseconds between two times of each record, NaN where one is missing."""
-    pairs = zip(columns[end], columns[start], strict=True)
-    return np.array([np.nan if a is None or b is None else (a - b) / 1e6 for a, b in pairs])
-
-
-def send_lag_ms(columns: Mapping[str, Any]) -> Floats:
+def send_lag_ms(columns: RecordColumns) -> Floats:
     """How late each request left, ms, without the time that opening its connection took."""
-    lag = _ms(columns, "sent_at_ns", "intended_at_ns")
-    connecting = np.nan_to_num(_ms(columns, "connected_at_ns", "connect_at_ns"))
+    lag = columns.between_ms("sent_at_ns", "intended_at_ns")
+    connecting = np.nan_to_num(columns.between_ms("connected_at_ns", "connect_at_ns"))
     known: Floats = (lag - connecting)[~np.isnan(lag)]
     return known
 
 
-def _lag(columns: Mapping[str, Any], tightest_ms: float | None) -> AuditCheck | None:
+def _lag(columns: RecordColumns, tightest_ms: float | None) -> AuditCheck | None:
     lag = send_lag_ms(columns)
     if len(lag) == 0:
         return None
@@ -83,13 +76,13 @@ def _lag(columns: Mapping[str, Any], tightest_ms: float | None) -> AuditCheck | 
     return _check("send_lag_p99", p99, limit, "ms", remedy)
 
 
-def _fidelity(columns: Mapping[str, Any]) -> list[AuditCheck]:
+def _fidelity(columns: RecordColumns) -> list[AuditCheck]:
     """Rate and dispersion of what was sent against what was planned."""
-    pairs = [(a, b) for a, b in zip(columns["intended_at_ns"], columns["sent_at_ns"], strict=True) if b is not None]
-    if len(pairs) < 2:
+    has_left = columns.has("sent_at_ns")
+    if has_left.sum() < 2:
         return []
-    at = np.array(pairs, dtype=np.int64)
-    planned, sent = np.sort(at[:, 0]) - at[:, 0].min(), np.sort(at[:, 1]) - at[:, 0].min()
+    planned, sent = (np.sort(columns.integers(name)[has_left]) for name in ("intended_at_ns", "sent_at_ns"))
+    planned, sent = planned - planned[0], sent - planned[0]
     planned_span, sent_span = float(planned[-1]) / 1e9, float(sent[-1] - sent[0]) / 1e9
     checks = []
     # Under 5 ms a difference of spans is the lag of two single requests, not a rate.
@@ -154,16 +147,12 @@ def _health_checks(health: Mapping[int, Sequence[HealthSample]]) -> list[AuditCh
     return checks
 
 
-def _prompt_checks(columns: Mapping[str, Any], outcome: npt.NDArray[Any]) -> list[AuditCheck]:
+def _prompt_checks(columns: RecordColumns, outcome: TextColumn) -> list[AuditCheck]:
     """Prompt tokens that the server counted against those that were planned."""
-    pairs = [
-        (got, planned)
-        for got, planned, result in zip(columns["input_tokens"], columns["planned_input_tokens"], outcome, strict=True)
-        if result == "ok" and got is not None
-    ]
-    if not pairs:
+    told = (outcome == "ok") & columns.has("input_tokens")
+    if not told.any():
         return []
-    got, planned = (float(np.mean(side)) for side in zip(*pairs, strict=True))
+    got, planned = (float(columns.integers(name)[told].mean()) for name in ("input_tokens", "planned_input_tokens"))
     # A chat template adds some tokens to each prompt; 64 are granted.
     off = max(0.0, abs(got - planned) - 64) / planned
     remedy = (

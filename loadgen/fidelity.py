@@ -4,20 +4,14 @@ The audit decides whether a run counts; this says in numbers how close it came, 
 has its part in it: tokens it counted, prefixes it had cached.
 """
 
-from collections.abc import Mapping
-from typing import Any
-
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from surgeproof.columns import MISSING, RecordColumns
 from surgeproof.loadgen.audit import send_lag_ms
 from surgeproof.loadgen.plan import Plan
 
-COLUMNS = (
-    "plan_index", "outcome", "intended_at_ns", "sent_at_ns", "connect_at_ns", "connected_at_ns", "done_at_ns",
-    "input_tokens", "output_tokens", "cached_tokens", "planned_input_tokens", "planned_output_tokens",
-)  # fmt: skip
 _LAG_MS = 5.0
 
 
@@ -39,15 +33,15 @@ class Line(msgspec.Struct, frozen=True):
     passed: bool | None = None
 
 
-def dispatch_lines(plan: Plan, columns: Mapping[str, Any], tightest_ms: float | None) -> list[Line]:
+def dispatch_lines(plan: Plan, columns: RecordColumns, tightest_ms: float | None) -> list[Line]:
     """Compare an open loop's records with its plan.
 
     Args:
         plan: the whole plan.
-        columns: the record columns `COLUMNS`, in any one order; None where missing.
+        columns: the run's records.
         tightest_ms: the smallest latency objective, ms.
     """
-    sent = np.array([at is not None for at in columns["sent_at_ns"]], dtype=bool)
+    sent = columns.has("sent_at_ns")
     lines = [Line("requests", len(plan), int(sent.sum()), "all", bool(sent.sum() == len(plan)))]
     if not sent.any():
         return lines
@@ -58,7 +52,7 @@ def dispatch_lines(plan: Plan, columns: Mapping[str, Any], tightest_ms: float | 
     return lines
 
 
-def _lag(columns: Mapping[str, Any], tightest_ms: float | None) -> list[Line]:
+def _lag(columns: RecordColumns, tightest_ms: float | None) -> list[Line]:
     lag = send_lag_ms(columns)
     limit = max(_LAG_MS, 0.02 * (tightest_ms or 0.0))
     p50, p99 = (float(np.quantile(lag, q, method="inverted_cdf")) for q in (0.5, 0.99))
@@ -69,9 +63,8 @@ def _lag(columns: Mapping[str, Any], tightest_ms: float | None) -> list[Line]:
     ]
 
 
-def _times(columns: Mapping[str, Any], sent: npt.NDArray[np.bool_]) -> list[Line]:
-    planned = np.sort(np.array(columns["intended_at_ns"], dtype=np.int64)[sent])
-    left = np.sort(np.array([at for at in columns["sent_at_ns"] if at is not None], dtype=np.int64))
+def _times(columns: RecordColumns, sent: npt.NDArray[np.bool_]) -> list[Line]:
+    planned, left = (np.sort(columns.integers(name)[sent]) for name in ("intended_at_ns", "sent_at_ns"))
     lines = []
     spans = [float(times[-1] - times[0]) / 1e9 for times in (planned, left)]
     if min(spans) > 0:
@@ -93,47 +86,39 @@ def _dispersion(at_ns: npt.NDArray[np.int64], window_s: int) -> float | None:
     return float(counts.var(ddof=1) / counts.mean())
 
 
-def _tokens(plan: Plan, columns: Mapping[str, Any]) -> list[Line]:
+def _tokens(plan: Plan, columns: RecordColumns) -> list[Line]:
     """Of answered requests whose server told: planned against counted."""
-    ok = np.array([outcome == "ok" for outcome in columns["outcome"]], dtype=bool)
+    ok = columns.texts("outcome") == "ok"
     lines = []
     for name, key, bound in (("prompt", "input_tokens", 0.02), ("output", "output_tokens", None)):
-        counted = _floats(columns[key])
-        told = ok & ~np.isnan(counted)
+        told = ok & columns.has(key)
         if told.any():
-            planned = float(np.sum(_floats(columns[f"planned_{key}"])[told]))
-            achieved = float(counted[told].sum())
+            planned, achieved = (float(columns.integers(of)[told].sum()) for of in (f"planned_{key}", key))
             if bound is None:
                 lines.append(Line(f"{name} tokens", planned, achieved))
             else:
                 close = abs(achieved / planned - 1) <= bound
                 lines.append(Line(f"{name} tokens", planned, achieved, f"within {bound:.0%}", close))
-    hits = _floats(columns["cached_tokens"])
-    told = ok & ~np.isnan(hits)
+    told = ok & columns.has("cached_tokens")
     if told.any() and plan.blocks is not None:
-        indexes = np.array(columns["plan_index"], dtype=np.int64)[told]
-        inputs = _floats(columns["planned_input_tokens"])[told].sum()
-        planned = float(plan.rows["cached_tokens"][indexes].sum() / inputs)
-        lines.append(Line("cached share of prompt tokens", planned, float(hits[told].sum() / inputs)))
+        inputs = columns.integers("planned_input_tokens")[told].sum()
+        planned = float(plan.rows["cached_tokens"][columns.integers("plan_index")[told]].sum() / inputs)
+        achieved = float(columns.integers("cached_tokens")[told].sum() / inputs)
+        lines.append(Line("cached share of prompt tokens", planned, achieved))
     return lines
 
 
-def _turns(plan: Plan, columns: Mapping[str, Any]) -> list[Line]:
+def _turns(plan: Plan, columns: RecordColumns) -> list[Line]:
     """How many turns left before their session's answer before had ended, which no user can do."""
-    if not (plan.rows["turn"] > 0).any():
+    rows = plan.rows[columns.integers("plan_index")]
+    later = (rows["turn"] > 0) & columns.has("sent_at_ns")
+    if not later.any():
         return []
-    ends: dict[tuple[int, int], int | None] = {}
-    rows = plan.rows[np.array(columns["plan_index"], dtype=np.int64)]
-    for row, done_at in zip(rows, columns["done_at_ns"], strict=True):
-        ends[int(row["session"]), int(row["turn"])] = done_at
-    later = overtakes = 0
-    for row, sent_at in zip(rows, columns["sent_at_ns"], strict=True):
-        if row["turn"] > 0 and sent_at is not None:
-            later += 1
-            before = ends.get((int(row["session"]), int(row["turn"]) - 1))
-            overtakes += before is not None and sent_at < before
-    return [Line("turns that overtook their answer", 0, overtakes), Line("later turns of sessions", None, later)]
-
-
-def _floats(values: Any) -> npt.NDArray[np.float64]:
-    return np.array([np.nan if value is None else value for value in values], dtype=np.float64)
+    # Turns of one session lie together and in order; the row above a later turn is the turn before it.
+    order = np.lexsort((rows["turn"], rows["session"]))
+    sent, done = columns.integers("sent_at_ns")[order], columns.integers("done_at_ns")[order]
+    overtakes = later[order][1:] & (done[:-1] != MISSING) & (sent[1:] < done[:-1])
+    return [
+        Line("turns that overtook their answer", 0, int(overtakes.sum())),
+        Line("later turns of sessions", None, int(later.sum())),
+    ]

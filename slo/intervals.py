@@ -96,8 +96,12 @@ def shown_below(hits: float, count: float, share: float) -> bool:
 
 def quantile(sorted_values: Floats, q: float) -> float:
     """The order statistic at rank ceil(q n), from ascending values."""
-    rank = max(math.ceil(q * len(sorted_values) - 1e-9), 1)
-    return float(sorted_values[rank - 1])
+    return float(sorted_values[quantile_rank(len(sorted_values), q) - 1])
+
+
+def quantile_rank(count: int, q: float) -> int:
+    """Rank of the order statistic, from 1, that is the q-quantile of `count` values."""
+    return max(math.ceil(q * count - 1e-9), 1)
 
 
 def quantile_interval(sorted_values: Floats, q: float, deff: float = 1.0) -> Interval:

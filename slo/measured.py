@@ -1,11 +1,9 @@
 """The records of a run as columns, and the latencies that follow from them. Pure numpy."""
 
-from collections.abc import Mapping
-from typing import Any
-
 import numpy as np
 import numpy.typing as npt
 
+from surgeproof.columns import MISSING, TEXTS, RecordColumns
 from surgeproof.records import Phase
 
 Floats = npt.NDArray[np.float64]
@@ -20,27 +18,26 @@ NUMBERS = (
     "tpot_ns", "max_gap_ns", "input_tokens", "output_tokens", "cached_tokens", "planned_input_tokens",
     "planned_output_tokens", "http_status", "token_events", "retries", "step", "worker",
 )  # fmt: skip
-TEXTS = ("request_class", "phase", "outcome", "stamp_source", "finish_reason", "warnings")
-COLUMNS = TIMES + NUMBERS + TEXTS
 _SHED_STATUS = (429, 503)
-_MISSING = np.iinfo(np.int64).min
 
 
 class Measured:
     """Records as columns; missing numbers are NaN, times are seconds since the run's first one.
 
     Args:
-        columns: values by column name of `COLUMNS`; None where missing.
+        columns: the run's records.
     """
 
-    def __init__(self, columns: Mapping[str, Any]) -> None:
-        self.texts = {name: np.asarray(columns[name], dtype=object) for name in TEXTS}
-        self.count = len(self.texts["outcome"])
+    def __init__(self, columns: RecordColumns) -> None:
+        self.columns = columns
+        self._latencies: dict[tuple[str, str], Floats] = {}
+        self.texts = {name: columns.texts(name) for name in TEXTS}
+        self.count = len(columns)
         # Epoch nanoseconds do not fit a double exactly: differences are taken as integers.
-        self._times_ns = {name: _integers(columns[name]) for name in TIMES}
-        origin_ns = int(self._times_ns["intended_at_ns"].min()) if self.count else 0
-        self.times_s = {name: _seconds(values, origin_ns) for name, values in self._times_ns.items()}
-        self.numbers = {name: _floats(columns[name]) for name in NUMBERS}
+        intended = columns.integers("intended_at_ns")
+        origin_ns = int(intended.min()) if self.count else 0
+        self.times_s = {name: _seconds(columns.integers(name), origin_ns) for name in TIMES}
+        self.numbers = {name: columns.numbers(name) for name in NUMBERS}
         outcome = self.texts["outcome"]
         self.ok: Mask = outcome == "ok"
         self.sent: Mask = (outcome != "not_sent") & (outcome != "cancelled")
@@ -52,8 +49,7 @@ class Measured:
         """Records of one class, or of all."""
         if name == "all":
             return np.ones(self.count, dtype=np.bool_)
-        chosen: Mask = self.texts["request_class"] == name
-        return chosen
+        return self.texts["request_class"] == name
 
     def latency_ms(self, metric: str, view: str = "response") -> Floats:
         """A latency of every record, ms; NaN where it has none.
@@ -62,15 +58,18 @@ class Measured:
             metric: one of `rules.LATENCIES`.
             view: `response` counts from the intended time, `service` from the send.
         """
+        if (metric, view) not in self._latencies:
+            self._latencies[metric, view] = self._latency_ms(metric, view)
+        return self._latencies[metric, view]
+
+    def _latency_ms(self, metric: str, view: str) -> Floats:
         if metric == "tpot":
             return self.numbers["tpot_ns"] / 1e6
         if metric == "max_gap":
             return self.numbers["max_gap_ns"] / 1e6
         end = {"ttft": "first_token_at_ns", "first_answer": "first_answer_at_ns", "e2e": "done_at_ns"}[metric]
         start = "intended_at_ns" if view == "response" else "sent_at_ns"
-        ends, starts = self._times_ns[end], self._times_ns[start]
-        known = (ends != _MISSING) & (starts != _MISSING)
-        return np.where(known, (ends - np.where(known, starts, ends)) / 1e6, np.nan)
+        return self.columns.between_ms(end, start)
 
     def window_s(self, mask: Mask) -> tuple[float, float]:
         """The load window of some records: first planned time to the last end, seconds."""
@@ -82,14 +81,6 @@ class Measured:
         return start, end
 
 
-def _floats(values: Any) -> Floats:
-    return np.array(values, dtype=np.float64)
-
-
-def _integers(values: Any) -> npt.NDArray[np.int64]:
-    return np.array([_MISSING if value is None else value for value in values], dtype=np.int64)
-
-
 def _seconds(values: npt.NDArray[np.int64], origin_ns: int) -> Floats:
-    known = values != _MISSING
+    known = values != MISSING
     return np.where(known, (np.where(known, values, origin_ns) - origin_ns) / 1e9, np.nan)

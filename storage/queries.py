@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 import sqlalchemy as sa
 
+from surgeproof.columns import INTEGERS, TEXTS, RecordColumns
 from surgeproof.errors import UsageError
 from surgeproof.records import Audit, Interval, RuleVerdict, Verdict
 from surgeproof.storage import tables
@@ -79,6 +80,34 @@ def record_columns(engine: sa.Engine, run_id: int, names: Sequence[str]) -> dict
     if not rows:
         return {name: [] for name in names}
     return {name: list(values) for name, values in zip(names, zip(*rows, strict=True), strict=True)}
+
+
+def run_columns(engine: sa.Engine, run_id: int) -> RecordColumns:
+    """All records of a run as columns."""
+    query = sa.select(tables.record_chunks.c.packed).where(tables.record_chunks.c.run_id == run_id)
+    with stating("read", engine), engine.connect() as connection:
+        packed = connection.execute(query.order_by(tables.record_chunks.c.id)).scalars().all()
+    if packed:
+        return RecordColumns.joined(RecordColumns.unpacked(chunk) for chunk in packed)
+    # Runs of the first schema have rows only.
+    return RecordColumns.of(record_columns(engine, run_id, (*INTEGERS, *TEXTS)))
+
+
+def first_record(engine: sa.Engine, run_id: int) -> tuple[int, int] | None:
+    """Plan index and planned time of the first record; None where there is none."""
+    held = tables.records.c
+    query = sa.select(held.plan_index, held.intended_at_ns).where(held.run_id == run_id).order_by(held.plan_index)
+    with stating("read", engine), engine.connect() as connection:
+        row = connection.execute(query.limit(1)).first()
+    return None if row is None else (int(row[0]), int(row[1]))
+
+
+def gap_rows(engine: sa.Engine, run_id: int) -> list[tuple[str, int, bytes]]:
+    """Packed histograms of gaps: class, block, histogram."""
+    held = tables.gap_histograms.c
+    query = sa.select(held.request_class, held.block, held.packed).where(held.run_id == run_id)
+    with stating("read", engine), engine.connect() as connection:
+        return [(row[0], row[1], row[2]) for row in connection.execute(query.order_by(held.block))]
 
 
 def health_rows(engine: sa.Engine, run_id: int) -> list[dict[str, Any]]:

@@ -11,16 +11,24 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import msgspec
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
+from surgeproof.columns import RecordColumns
 from surgeproof.config import sqlite_path
 from surgeproof.errors import StoreError
 from surgeproof.records import RuleVerdict, RunState, StreamRecord
 from surgeproof.storage import tables
+from surgeproof.storage.schema import ensure_schema
 
-_RECORD_COLUMNS = [column.name for column in tables.records.columns if column.name != "run_id"]
+LOCK_PATIENCE_S = 30.0
+"""How long a SQLite file that another process is writing is waited for."""
+_RECORD_COLUMNS = StreamRecord.__struct_fields__
+_KEYS = (*_RECORD_COLUMNS, "run_id")
+_INSERT_RECORD = f"INSERT OR IGNORE INTO records ({', '.join(_KEYS)}) VALUES ({', '.join('?' * len(_KEYS))})"  # noqa: S608
+_WARNINGS = _RECORD_COLUMNS.index("warnings")
 
 
 def open_engine(url: str, *, create: bool = True) -> sa.Engine:
@@ -40,13 +48,17 @@ def open_engine(url: str, *, create: bool = True) -> sa.Engine:
         # The extra brings psycopg 3; the bare name would ask for another driver.
         url = "postgresql+psycopg://" + url.partition("://")[2]
     try:
-        engine = sa.create_engine(url, connect_args={"timeout": 30} if path is not None else {})
+        if path is not None:
+            engine = sa.create_engine(url, connect_args={"timeout": LOCK_PATIENCE_S})
+        else:
+            # We ask seldom: a pool would hold connections of a shared server for nothing.
+            engine = sa.create_engine(url, poolclass=sa.NullPool)
     except (sa.exc.ArgumentError, sa.exc.NoSuchModuleError, ModuleNotFoundError) as exc:
         raise StoreError(f"database URL {shown_url(url)!r} cannot be used: {exc}") from exc
     if path is not None:
         sa.event.listen(engine, "connect", _tune_sqlite)
     with stating("open", engine):
-        _ensure_schema(engine)
+        ensure_schema(engine)
     return engine
 
 
@@ -75,17 +87,27 @@ class Store:
             connection.execute(sa.insert(tables.plans).values(values))
 
     def add_records(self, run_id: int, batch: Sequence[StreamRecord]) -> None:
-        """Add records; those already stored stay, but for `not_sent`: its worker was only out of reach."""
-        if batch:
-            records = tables.records
-            insert = self._dialect.insert(records)
-            new = {name: insert.excluded[name] for name in _RECORD_COLUMNS if name != "plan_index"}
-            keys = [records.c.run_id, records.c.plan_index]
-            statement = insert.on_conflict_do_update(
-                index_elements=keys, set_=new, where=records.c.outcome == "not_sent"
-            )
-            with self._writing() as connection:
-                connection.execute(statement, [_record_row(run_id, record) for record in batch])
+        """Add records, as rows for people and as columns for statistics; those already stored stay."""
+        if not batch:
+            return
+        chunk = sa.insert(tables.record_chunks).values(run_id=run_id, packed=RecordColumns.of_records(batch).packed())
+        with self._writing() as connection:
+            if self.engine.dialect.name == "sqlite":
+                # SQLAlchemy would walk every value of every row; the driver takes them as they are.
+                connection.exec_driver_sql(_INSERT_RECORD, [_values(run_id, record) for record in batch])
+            else:
+                rows = [dict(zip(_KEYS, _values(run_id, record), strict=True)) for record in batch]
+                connection.execute(postgresql.insert(tables.records).on_conflict_do_nothing(), rows)
+            connection.execute(chunk)
+
+    def forget_unsent(self, run_id: int, indexes: Sequence[int]) -> None:
+        """Make room for records of requests that were taken for unsent: their worker was only out of reach."""
+        held = tables.records.c
+        with self._writing() as connection:
+            for start in range(0, len(indexes), 500):
+                some = held.plan_index.in_(indexes[start : start + 500])
+                unsent = (held.run_id == run_id) & (held.outcome == "not_sent")
+                connection.execute(sa.delete(tables.records).where(unsent & some))
 
     def add_health(self, run_id: int, worker: int, samples: Iterable[Any]) -> None:
         """Add health samples of one worker."""
@@ -97,6 +119,17 @@ class Store:
             statement = self._dialect.insert(tables.health).on_conflict_do_nothing()
             with self._writing() as connection:
                 connection.execute(statement, rows)
+
+    def save_gaps(self, run_id: int, histograms: Iterable[tuple[str, int, bytes]]) -> None:
+        """Keep packed histograms of gaps by class and block, in place of those held."""
+        rows = [
+            {"run_id": run_id, "request_class": name, "block": block, "packed": packed}
+            for name, block, packed in histograms
+        ]
+        with self._writing() as connection:
+            connection.execute(sa.delete(tables.gap_histograms).where(tables.gap_histograms.c.run_id == run_id))
+            if rows:
+                connection.execute(sa.insert(tables.gap_histograms), rows)
 
     def finish_run(self, run_id: int, values: dict[str, Any], verdicts: Sequence[RuleVerdict]) -> None:
         """Set the run's end and verdicts, in one transaction."""
@@ -141,11 +174,12 @@ def stating(act: str, engine: sa.Engine) -> Iterator[None]:
 _HEALTH_COLUMNS = [c.name for c in tables.health.columns if c.name not in ("run_id", "worker")]
 
 
-def _record_row(run_id: int, record: StreamRecord) -> dict[str, Any]:
-    row = {name: getattr(record, name) for name in _RECORD_COLUMNS}
-    row["run_id"] = run_id
-    row["warnings"] = ",".join(record.warnings) or None
-    return row
+def _values(run_id: int, record: StreamRecord) -> tuple[Any, ...]:
+    """One row, in order of `_KEYS`."""
+    values = msgspec.structs.astuple(record)
+    if record.warnings:
+        return (*values[:_WARNINGS], ",".join(record.warnings), *values[_WARNINGS + 1 :], run_id)
+    return (*values[:_WARNINGS], None, *values[_WARNINGS + 1 :], run_id)
 
 
 def _verdict_row(run_id: int, position: int, verdict: RuleVerdict) -> dict[str, Any]:
@@ -165,23 +199,6 @@ def _verdict_row(run_id: int, position: int, verdict: RuleVerdict) -> dict[str, 
         "verdict": str(verdict.verdict),
         "reason": verdict.reason,
     }
-
-
-def _ensure_schema(engine: sa.Engine) -> None:
-    with engine.connect() as connection:
-        known = sa.inspect(connection).has_table("schema_info")
-        found = connection.execute(sa.select(tables.schema_info.c.version)).scalar() if known else None
-    if found is None:
-        with engine.begin() as connection:
-            tables.metadata.create_all(connection)
-            if connection.execute(sa.select(tables.schema_info.c.version)).scalar() is None:
-                connection.execute(sa.insert(tables.schema_info).values(version=tables.SCHEMA_VERSION))
-    elif found > tables.SCHEMA_VERSION:
-        name = engine.url.render_as_string(hide_password=True)
-        raise StoreError(
-            f"database {name} has schema {found}, written by a newer Surgeproof; this one knows "
-            f"{tables.SCHEMA_VERSION}: upgrade Surgeproof, or name another database with --db"
-        )
 
 
 def _tune_sqlite(connection: sqlite3.Connection, _record: Any) -> None:

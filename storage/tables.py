@@ -9,19 +9,17 @@ from sqlalchemy import (
     Integer,
     LargeBinary,
     MetaData,
+    String,
     Table,
     Text,
 )
 
-SCHEMA_VERSION = 1
-
 metadata = MetaData()
 
-schema_info = Table(
-    "schema_info",
-    metadata,
-    Column("version", Integer, nullable=False),
-)
+alembic_version = Table("alembic_version", metadata, Column("version_num", String(32), primary_key=True))
+
+# Programs of the first version look here, and refuse what is newer.
+schema_info = Table("schema_info", metadata, Column("version", Integer, nullable=False))
 
 runs = Table(
     "runs",
@@ -103,7 +101,26 @@ records = Table(
     Column("server_timing", Text),
     Column("warnings", Text, doc="names, separated by commas"),
     Column("arrivals", LargeBinary, doc="uint32 microsecond steps from sent_at_ns, one for each token event"),
+    Column("model", Text, doc="where a run asks for several"),
     sqlite_with_rowid=False,
+)
+
+record_chunks = Table(
+    "record_chunks",
+    metadata,
+    Column("id", Integer, primary_key=True, autoincrement=True),
+    Column("run_id", ForeignKey("runs.id", ondelete="CASCADE"), nullable=False),
+    Column("packed", LargeBinary, nullable=False, doc="the same records as columns, for statistics"),
+    Index("ix_record_chunks_run", "run_id"),
+)
+
+gap_histograms = Table(
+    "gap_histograms",
+    metadata,
+    Column("run_id", ForeignKey("runs.id", ondelete="CASCADE"), primary_key=True),
+    Column("request_class", Text, primary_key=True),
+    Column("block", Integer, primary_key=True, autoincrement=False, doc="number of ten seconds of planned time"),
+    Column("packed", LargeBinary, nullable=False, doc="gaps between arrivals: buckets of 1 % and their counts"),
 )
 
 health = Table(

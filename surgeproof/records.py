@@ -145,6 +145,7 @@ class StreamRecord(msgspec.Struct, omit_defaults=True, kw_only=True):
     server_timing: str | None = None
     warnings: tuple[str, ...] = ()
     arrivals: bytes | None = None
+    model: str | None = None
 
     @property
     def ok(self) -> bool:

@@ -39,16 +39,17 @@ from surgeproof.loadgen.spool import SUFFIX, Batch, HealthSample, SpoolReader, W
 from surgeproof.locust_process import LocustProcess, make_run_dir, remove_run_dir
 from surgeproof.planning import plan_scenario
 from surgeproof.records import Audit, RuleVerdict, RunState, StreamRecord, Verdict
-from surgeproof.slo.measured import COLUMNS, Measured
+from surgeproof.slo.measured import Measured
 from surgeproof.slo.rules import Rule, parse_goodput, parse_rules
 from surgeproof.slo.summary import summarise
 from surgeproof.slo.verdict import judge, overall
 from surgeproof.storage.queries import (
+    first_record,
     get_run,
     health_rows,
     packed_plan,
-    record_columns,
     run_by_uid,
+    run_columns,
     stored_audit,
     unfinished_runs,
 )
@@ -111,6 +112,8 @@ class RunInProgress:
         return fresh
 
     def _keep(self, batch: Batch) -> None:
+        if not self._ours:
+            self.store.forget_unsent(self.run_id, [record.plan_index for record in batch.records])
         self.store.add_records(self.run_id, batch.records)
         self.store.add_health(self.run_id, batch.worker, batch.health)
         self.workers |= {facts.worker: facts for facts in batch.facts}
@@ -120,7 +123,7 @@ class RunInProgress:
         self.collect()
         self._record_unsent("the run was interrupted" if state is RunState.INTERRUPTED else "its worker was lost")
         scenario = self.spec.scenario
-        columns = record_columns(self.store.engine, self.run_id, COLUMNS)
+        columns = run_columns(self.store.engine, self.run_id)
         measured = Measured(columns)
         bounds = [rule.tightest_ms for rules in self.rules.values() for rule in rules]
         tightest_ms = min((bound for bound in bounds if bound is not None), default=None)
@@ -138,8 +141,7 @@ class RunInProgress:
             verdict = Verdict.INVALID
         summary = summarise(measured, scenario.goodput)
         if not scenario.closed_loop:
-            sent = record_columns(self.store.engine, self.run_id, fidelity.COLUMNS)
-            summary["dispatch"] = msgspec.to_builtins(fidelity.dispatch_lines(self.plan, sent, tightest_ms))
+            summary["dispatch"] = msgspec.to_builtins(fidelity.dispatch_lines(self.plan, columns, tightest_ms))
         code = exit_code if exit_code is not None else _EXIT_CODES[verdict or Verdict.PASS]
         self.store.finish_run(
             self.run_id,
@@ -208,10 +210,11 @@ class RunInProgress:
 
     def _start_at_ns(self) -> int:
         """Time of the plan's 0, as any worker's record tells it; now where there is none."""
-        known = record_columns(self.store.engine, self.run_id, ("plan_index", "intended_at_ns"))
-        if not known["plan_index"]:
+        found = first_record(self.store.engine, self.run_id)
+        if found is None:
             return MonotonicClock(self.spec.anchor_ns).now_ns()
-        return int(known["intended_at_ns"][0]) - self.plan[known["plan_index"][0]].intended_ns
+        plan_index, intended_at_ns = found
+        return intended_at_ns - self.plan[plan_index].intended_ns
 
 
 def begin_run(
@@ -289,7 +292,7 @@ def judge_stored(db_url: str, run_id: int, slo: dict[str, tuple[str, ...]] | Non
     if not any(rules.values()):
         raise UsageError(f"run {run_id} has no objectives of its own: give --slo FILE")
     audit = stored_audit(stored)
-    verdicts = judge(Measured(record_columns(engine, run_id, COLUMNS)), rules, audit)
+    verdicts = judge(Measured(run_columns(engine, run_id)), rules, audit)
     verdict = overall(verdicts, audit)
     code = _EXIT_CODES[verdict] if stored["state"] != RunState.BROKEN else EXIT_INVALID
     return RunResult(run_id, verdict, tuple(verdicts), audit, stored["summary"], code)

@@ -7,6 +7,7 @@ import msgspec
 import pytest
 
 from surgeproof.cli import cli
+from surgeproof.columns import RecordColumns
 from surgeproof.config import LoadConfig, Scenario, TargetConfig, load_scenario
 from surgeproof.loadgen.audit import audit_run
 from surgeproof.loadgen.spool import WorkerFacts
@@ -56,9 +57,9 @@ def test_every_trace_format_is_documented() -> None:
 
 
 def test_every_audit_check_is_documented() -> None:
-    held = columns(4000)
-    workers = (WorkerFacts(0, "host"),)
-    audit = audit_run(held, {0: [sample()]}, workers, open_loop=True, interrupted=False, tightest_ms=None)
+    held = RecordColumns.of(columns(4000))
+    facts = (WorkerFacts(0, "host"),)
+    audit = audit_run(held, {0: [sample()]}, facts, open_loop=True, interrupted=False, tightest_ms=None)
     assert len(audit.checks) == 12
     for check in audit.checks:
         assert f"`{check.name}`" in DOCS["metrics.md"]

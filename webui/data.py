@@ -9,8 +9,8 @@ import streamlit as st
 
 from surgeproof.config import DEFAULT_DB
 from surgeproof.errors import SurgeproofError
-from surgeproof.slo.measured import COLUMNS, Measured
-from surgeproof.storage.queries import get_run, list_runs, record_columns
+from surgeproof.slo.measured import Measured
+from surgeproof.storage.queries import get_run, list_runs, run_columns
 from surgeproof.storage.store import open_engine
 
 
@@ -53,15 +53,15 @@ def run(url: str, run_id: int) -> dict[str, Any]:
 @st.cache_data(ttl=10)
 def latencies(url: str, run_id: int) -> pd.DataFrame:
     """One row a judged request: class, planned time in seconds, latencies in ms, outcome."""
-    measured = Measured(record_columns(engine(url), run_id, COLUMNS))
+    measured = Measured(run_columns(engine(url), run_id))
     frame = pd.DataFrame(
         {
-            "class": measured.texts["request_class"],
+            "class": measured.texts["request_class"].values(),
             "planned_s": measured.times_s["intended_at_ns"],
             "ttft_ms": measured.latency_ms("ttft"),
             "e2e_ms": measured.latency_ms("e2e"),
             "tpot_ms": measured.latency_ms("tpot"),
-            "outcome": measured.texts["outcome"],
+            "outcome": measured.texts["outcome"].values(),
         }
     )
     judged: pd.DataFrame = frame[np.asarray(measured.judged)]

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from surgeproof.columns import RecordColumns
 from surgeproof.loadgen.audit import audit_run, send_lag_ms
 from surgeproof.loadgen.spool import HealthSample, WorkerFacts
 
@@ -30,7 +31,7 @@ def sample(**changes: Any) -> HealthSample:
 
 def breaches(held: dict[str, Any], health: dict[int, list[HealthSample]] | None = None, **options: Any) -> set[str]:
     settings = {"open_loop": True, "interrupted": False, "tightest_ms": None} | options
-    audit = audit_run(held, health or {0: [sample()]}, **settings)
+    audit = audit_run(RecordColumns.of(held), health or {0: [sample()]}, **settings)
     assert all(check.remedy for check in audit.breaches)
     return {check.name for check in audit.breaches}
 
@@ -52,7 +53,7 @@ def test_time_to_connect_is_not_the_clients() -> None:
     held = columns(lag_ms=50)
     held["connect_at_ns"] = held["intended_at_ns"]
     held["connected_at_ns"] = [at + 49 * MS for at in held["intended_at_ns"]]
-    assert send_lag_ms(held).max() == pytest.approx(1.0)
+    assert send_lag_ms(RecordColumns.of(held)).max() == pytest.approx(1.0)
     assert breaches(held) == set()
 
 
@@ -79,7 +80,11 @@ def test_bursts_that_were_smoothed_void_the_run() -> None:
 
 def test_a_busy_worker_is_named() -> None:
     found = audit_run(
-        columns(), {0: [sample()], 1: [sample(cpu_share=0.99)]}, open_loop=True, interrupted=False, tightest_ms=None
+        RecordColumns.of(columns()),
+        {0: [sample()], 1: [sample(cpu_share=0.99)]},
+        open_loop=True,
+        interrupted=False,
+        tightest_ms=None,
     )
     assert "worker 1: 99%" in found.breaches[0].remedy
 
@@ -108,10 +113,11 @@ def test_nothing_measured_is_no_crash() -> None:
 
 
 def test_a_lost_worker_and_a_vague_clock_are_named() -> None:
+    held = RecordColumns.of(columns())
     lost = WorkerFacts(1, "b", fate="stopped answering about 7 s after the start")
-    audit = audit_run(columns(), {}, (WorkerFacts(0, "a"), lost), open_loop=True, interrupted=False, tightest_ms=None)
+    audit = audit_run(held, {}, (WorkerFacts(0, "a"), lost), open_loop=True, interrupted=False, tightest_ms=None)
     assert [check.name for check in audit.breaches] == ["workers_lost"]
     assert audit.breaches[0].remedy == "worker 1 on b stopped answering about 7 s after the start"
     vague = WorkerFacts(0, "a", clock_uncertainty_ns=5_100_000)
-    audit = audit_run(columns(), {}, (vague,), open_loop=True, interrupted=False, tightest_ms=None)
+    audit = audit_run(held, {}, (vague,), open_loop=True, interrupted=False, tightest_ms=None)
     assert [check.name for check in audit.breaches] == ["clock_uncertainty_max"]

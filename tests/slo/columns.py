@@ -4,7 +4,8 @@ from typing import Any
 
 import numpy as np
 
-from surgeproof.slo.measured import COLUMNS, Measured
+from surgeproof.columns import RecordColumns
+from surgeproof.slo.measured import Measured
 
 MS = 1_000_000
 EPOCH_NS = 1_800_000_000_000_000_000
@@ -22,7 +23,7 @@ def measured(
 ) -> Measured:
     count = len(ttft_ms)
     intended = [EPOCH_NS + round(index * every_ms * MS) for index in range(count)]
-    columns: dict[str, Any] = {name: [None] * count for name in COLUMNS}
+    columns: dict[str, Any] = {"plan_index": list(range(count))}
 
     def after(latencies: list[float | None]) -> list[int | None]:
         return [None if ms is None else at + round(ms * MS) for at, ms in zip(intended, latencies, strict=True)]
@@ -40,7 +41,7 @@ def measured(
         "output_tokens": [100] * count,
         "step": [0] * count,
     }
-    return Measured(columns | changes)
+    return Measured(RecordColumns.of(columns | changes))
 
 
 def rng(seed: int = 1) -> np.random.Generator:
