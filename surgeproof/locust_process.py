@@ -9,6 +9,7 @@ import contextlib
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -43,7 +44,10 @@ class LocustProcess:
         command = [sys.executable, "-m", "locust", "-f", str(locustfile), "--headless", "--only-summary"]
         command += ["--loglevel", "WARNING", "--exit-code-on-error", "0"]
         if scenario.processes > 1:
-            command += ["--processes", str(scenario.processes)]
+            # A port of our own: workers must not find the master of another run on this host.
+            port = str(_free_port())
+            command += ["--processes", str(scenario.processes), "--master-bind-host", "127.0.0.1"]
+            command += ["--master-bind-port", port, "--master-port", port]
         environment = os.environ | secrets.to_environment() | {RUN_DIR_VARIABLE: str(self.run_dir)}
         environment.pop("OPENAI_API_KEY", None)
         self._child = subprocess.Popen(
@@ -83,6 +87,12 @@ class LocustProcess:
         self._log.seek(0, os.SEEK_END)
         self._log.seek(max(0, self._log.tell() - _LOG_TAIL_BYTES))
         return str(self._log.read().decode("utf-8", "replace")).strip()
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
 
 
 def remove_run_dir(run_dir: Path) -> None:

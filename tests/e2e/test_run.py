@@ -189,7 +189,7 @@ def test_worker_processes_share_one_schedule(sim: SimProcess, tmp_path: Path) ->
     found = rows(database, "SELECT plan_index, worker, outcome FROM records ORDER BY 1")
     assert [row[0] for row in found] == list(range(planned))
     assert {row[2] for row in found} == {"ok"}
-    assert all(row[1] == row[0] % 2 for row in found)
+    assert [row[1] for row in found] == [row[0] % 2 for row in found], result.stdout
 
 
 def test_headless_locust_works_literally(sim: SimProcess, tmp_path: Path) -> None:

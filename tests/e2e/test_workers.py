@@ -155,3 +155,17 @@ def test_a_hung_worker_costs_its_share_only(sim: SimProcess, tmp_path: Path) -> 
 def audit(tmp_path: Path) -> list[dict[str, Any]]:
     checks: list[dict[str, Any]] = get_run(open_engine(f"sqlite:///{tmp_path}/surgeproof.db"), 1)["audit"]["checks"]
     return checks
+
+
+def test_two_runs_with_processes_do_not_mix(sim: SimProcess, tmp_path: Path) -> None:
+    """Each has a master of its own: no worker of one finds the other."""
+    children = []
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        children.append(started(sim, tmp_path / name, "--processes", "2", seconds=4))
+    for child in children:
+        output = child.communicate(timeout=PATIENCE_S)[0]
+        assert child.returncode in (0, 5), output
+    for name in ("a", "b"):
+        assert plan_equals_records(tmp_path / name / "surgeproof.db")
+        assert rows(tmp_path / name / "surgeproof.db", "SELECT DISTINCT outcome FROM records") == [("ok",)]
