@@ -46,10 +46,30 @@ def print_run(run: dict[str, Any]) -> None:
         console.print(f"Notice: {notice}", style="yellow")
     if run["verdicts"]:
         print_board(stored_verdicts(run), console)
+    if run["summary"].get("budgets"):
+        console.print(_budget_table(run["summary"]["budgets"]))
     for line in audit_lines(stored_audit(run)):
         console.print(line)
     if run["summary"].get("dispatch"):
         console.print(_dispatch_table(run["summary"]["dispatch"]))
+
+
+_BARS = "▁▂▃▄▅▆▇█"
+
+
+def _budget_table(budgets: list[dict[str, Any]]) -> Table:
+    """How much of each error budget was spent, and when: a bar of full height burns ten times too fast."""
+    table = Table(title="Error budgets", show_edge=False, title_justify="left")
+    for name in ("class", "objective", "may miss", "missed", "spent", "burn over the run"):
+        table.add_column(name, justify="left" if name in ("class", "objective", "burn over the run") else "right")
+    for held in budgets:
+        burns = (burn for _, _, burn in held["windows"])
+        bars = "".join(" " if burn is None else _BARS[min(7, int(burn * 0.8))] for burn in burns)
+        allowed = held["requests"] * held["budget"]
+        table.add_row(
+            held["request_class"], held["rule"], f"{allowed:.4g}", str(held["misses"]), f"{held['spent']:.0%}", bars
+        )
+    return table
 
 
 def _dispatch_table(lines: list[dict[str, Any]]) -> Table:

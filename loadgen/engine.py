@@ -109,7 +109,7 @@ class Engine:
         target.include_usage = spec.include_usage
         target.resolve()
         self.client = Client(target, config.timeouts, reuse=config.reuse_connections, clock=self.clock)
-        form = RequestForm(config, spec.model, self.load.priorities)
+        form = RequestForm(config, spec.model, self.load.priorities, tuple(config.models))
         tokenizer = HuggingFaceTokenizer(self.load.tokenizer) if self.load.tokenizer else None
         prompts = PromptMaker(self.load.seed, self.load.words_per_token, tokenizer)
         self.sender = Sender(self.client, form, prompts, spec.uid, worker, self.load.block_tokens)

@@ -28,6 +28,7 @@ PLAN_DTYPE = np.dtype(
         ("turn", "<i4"),
         ("think_ns", "<i8"),
         ("cached_tokens", "<i4"),
+        ("model", "u1"),
     ]
 )
 CLOSED_LOOP = -1
@@ -62,10 +63,10 @@ class Plan:
         return len(self.rows)
 
     def __getitem__(self, index: int) -> RequestPlan:
-        at_ns, inputs, outputs, request_class, seed, session, turn, think_ns, cached = self.rows[index].item()
+        at_ns, inputs, outputs, request_class, seed, session, turn, think_ns, cached, model = self.rows[index].item()
         hash_ids = self.blocks.of(index) if self.blocks is not None else ()
         name = REQUEST_CLASSES[request_class]
-        return RequestPlan(index, at_ns, name, inputs, outputs, seed, session, turn, think_ns, cached, hash_ids)
+        return RequestPlan(index, at_ns, name, inputs, outputs, seed, session, turn, think_ns, cached, hash_ids, model)
 
     @property
     def span_s(self) -> float:
@@ -156,6 +157,19 @@ def make_plan(
     rows["prompt_seed"] = np.random.default_rng(prompt_seed).integers(0, 2**63, size=count, dtype=np.uint64)
     rows["session"] = rows["think_ns"] = -1
     return Plan(rows)
+
+
+def add_models(plan: Plan, weights: Sequence[float], seed: int) -> None:
+    """Draw each request's model by its weight; the turns of a session keep to one."""
+    rng = np.random.default_rng(np.random.SeedSequence(seed).spawn(6)[5])
+    shares = np.array(weights, dtype=np.float64)
+    drawn = rng.choice(len(shares), size=len(plan), p=shares / shares.sum()).astype(np.uint8)
+    sessions = plan.rows["session"]
+    firsts = {int(session): index for index, session in reversed(list(enumerate(sessions))) if session >= 0}
+    for index, session in enumerate(sessions):
+        if session >= 0:
+            drawn[index] = drawn[firsts[int(session)]]
+    plan.rows["model"] = drawn
 
 
 def add_sessions(plan: Plan, sessions: Sequence[int], think_s: Sequence[float | None]) -> None:

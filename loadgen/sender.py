@@ -31,17 +31,26 @@ class RequestForm:
         target: endpoint options.
         model: name of the model.
         priorities: `priority` value by class, sent only for classes named here.
+        models: several models, of which each plan names one; empty for `model` alone.
     """
 
-    def __init__(self, target: TargetConfig, model: str, priorities: dict[str, int] | None = None) -> None:
+    def __init__(
+        self,
+        target: TargetConfig,
+        model: str,
+        priorities: dict[str, int] | None = None,
+        models: tuple[str, ...] = (),
+    ) -> None:
         self.target = target
-        self.model = model
+        self.models = models or (model,)
         self.priorities = priorities or {}
 
-    def body(self, prompt: str, max_tokens: int, request_class: str | None, *, include_usage: bool) -> dict[str, Any]:
+    def body(
+        self, prompt: str, max_tokens: int, request_class: str | None, *, include_usage: bool, model: int = 0
+    ) -> dict[str, Any]:
         """The body as plain data."""
         target = self.target
-        body: dict[str, Any] = {"model": self.model}
+        body: dict[str, Any] = {"model": self.models[model]}
         if target.endpoint == "chat":
             body["messages"] = [{"role": "user", "content": prompt}]
         else:
@@ -97,7 +106,9 @@ class Sender:
         else:
             prompt = self.prompts.text(plan.input_tokens, plan.prompt_seed)
         target = self.client.target
-        body = self.form.body(prompt, plan.output_tokens, plan.request_class, include_usage=target.include_usage)
+        body = self.form.body(
+            prompt, plan.output_tokens, plan.request_class, include_usage=target.include_usage, model=plan.model
+        )
         return self.wire(body, plan.index)
 
     def wire(self, body: dict[str, Any], index: int) -> bytes:
@@ -192,6 +203,7 @@ class Sender:
             server_timing=reader.server_timing,
             warnings=reader.all_warnings(),
             arrivals=pack_arrivals(origin, reader.arrivals_at_ns),
+            model=self.form.models[plan.model] if len(self.form.models) > 1 else None,
         )
 
 

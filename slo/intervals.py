@@ -142,7 +142,7 @@ def mean_interval(values: Floats, at_s: Floats) -> Interval:
     if blocks is None:
         return Interval(None, None)
     sums: Floats = np.bincount(blocks, weights=values).astype(np.float64)
-    return _ratio_interval(sums, np.bincount(blocks).astype(np.float64))
+    return ratio_interval(sums, np.bincount(blocks).astype(np.float64))
 
 
 def rate_interval(amounts: Floats, at_s: Floats, window_s: float) -> Interval:
@@ -152,13 +152,21 @@ def rate_interval(amounts: Floats, at_s: Floats, window_s: float) -> Interval:
         return Interval(None, None)
     blocks = np.clip((at_s / window_s * count).astype(np.int64), 0, count - 1)
     sums: Floats = np.bincount(blocks, weights=amounts, minlength=count).astype(np.float64)
-    return _ratio_interval(sums, np.full(count, window_s / count))
+    return ratio_interval(sums, np.full(count, window_s / count))
 
 
-def _ratio_interval(sums: Floats, weights: Floats) -> Interval:
+def ratio_interval(sums: Floats, weights: Floats) -> Interval:
+    """Bounds of a ratio of totals from blocks (Cochran 1977, section 6.4); None ends under 8 blocks.
+
+    Args:
+        sums: numerator of each block; shape (blocks,).
+        weights: denominator of each block.
+    """
     used = weights > 0
     sums, weights = sums[used], weights[used]
     blocks = len(sums)
+    if blocks < _MIN_BLOCKS:
+        return Interval(None, None)
     ratio = sums.sum() / weights.sum()
     residuals = sums - ratio * weights
     error = math.sqrt(blocks / (blocks - 1) * float((residuals**2).sum())) / float(weights.sum())

@@ -1,10 +1,15 @@
 """The records of a run as columns, and the latencies that follow from them. Pure numpy."""
 
+from collections.abc import Iterable, Mapping
+
 import numpy as np
 import numpy.typing as npt
 
 from surgeproof.columns import MISSING, TEXTS, RecordColumns
 from surgeproof.records import Phase
+from surgeproof.slo.fluidity import fluidity_of
+from surgeproof.slo.gaps import Gaps
+from surgeproof.slo.rules import Selector
 
 Floats = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
@@ -26,9 +31,18 @@ class Measured:
 
     Args:
         columns: the run's records.
+        gaps: histograms of the gaps between their arrivals.
+        arrivals: packed arrival times by plan index, where a rule asks for them.
     """
 
-    def __init__(self, columns: RecordColumns) -> None:
+    def __init__(
+        self,
+        columns: RecordColumns,
+        gaps: Gaps | None = None,
+        arrivals: Mapping[int, bytes | None] | None = None,
+    ) -> None:
+        self._arrivals = arrivals or {}
+        self.gaps = gaps if gaps is not None else Gaps()
         self.columns = columns
         self._latencies: dict[tuple[str, str], Floats] = {}
         self.texts = {name: columns.texts(name) for name in TEXTS}
@@ -51,6 +65,22 @@ class Measured:
             return np.ones(self.count, dtype=np.bool_)
         return self.texts["request_class"] == name
 
+    def selected(self, selectors: Iterable[Selector]) -> Mask:
+        """Records that are what all selectors say."""
+        mask = np.ones(self.count, dtype=np.bool_)
+        for selector in selectors:
+            if selector.column in TEXTS:
+                mask &= self.texts[selector.column] == selector.value
+                continue
+            values = self.columns.integers(selector.column)
+            if selector.value is not None:
+                mask &= values == selector.value
+            if selector.low is not None:
+                mask &= values >= selector.low
+            if selector.high is not None:
+                mask &= values < selector.high
+        return mask
+
     def latency_ms(self, metric: str, view: str = "response") -> Floats:
         """A latency of every record, ms; NaN where it has none.
 
@@ -70,6 +100,11 @@ class Measured:
         end = {"ttft": "first_token_at_ns", "first_answer": "first_answer_at_ns", "e2e": "done_at_ns"}[metric]
         start = "intended_at_ns" if view == "response" else "sent_at_ns"
         return self.columns.between_ms(end, start)
+
+    def fluidity(self, first_ms: float, next_ms: float) -> Floats:
+        """The fluidity index of every record; NaN where its arrivals are not known."""
+        lag_ms = self.columns.between_ms("sent_at_ns", "intended_at_ns")
+        return fluidity_of(self.columns.integers("plan_index"), lag_ms, self._arrivals, first_ms, next_ms)
 
     def window_s(self, mask: Mask) -> tuple[float, float]:
         """The load window of some records: first planned time to the last end, seconds."""

@@ -1,16 +1,23 @@
 """The rule language of objectives: grammar, then the parser that follows it. Pure.
 
-rule       = objective / share-rule
+rule       = ( objective / share-rule / flow-rule ) [ "where" selector *( "and" selector ) ]
 objective  = [ view ] metric [ aggregate ] comparison number [ unit ]
 share-rule = condition *( "and" condition ) "for" number "%"
 condition  = [ view ] latency comparison number [ unit ]
+flow-rule  = "fluidity" number unit "/" number unit ( ">=" / ">" ) number "%" [ "for" number "%" ]
+                                            ; deadlines of the first arrival and of each later one
 view       = "response" / "service"         ; from the planned time (default) / from the send
 aggregate  = "p" number / "mean" / "max" / "min"
 comparison = "<" / "<=" / ">" / ">="
 unit       = "ms" / "s" / "us" / "%"
+selector   = length ( comparison number / number ".." number )
+           / ( "model" / "phase" / "step" / "worker" ) "=" word
+length     = "input" / "output"             ; planned tokens; the range's upper end is left out
 
 ttft p99 < 350ms            success >= 99.9%            output_tokens_per_s >= 1200
 service e2e p95 < 800ms     ttft < 200ms and tpot < 50ms for 99%
+inter_chunk p99 < 60ms      fluidity 500ms/50ms >= 90% for 99%
+ttft p99 < 2s where input 4000..16000 and model = llama-8b
 """
 
 import difflib
@@ -20,14 +27,19 @@ from typing import Literal
 import msgspec
 
 from surgeproof.errors import RuleError
+from surgeproof.slo.presets import preset
 
 LATENCIES = {
     "ttft": "time to the first token",
     "first_answer": "time to the first visible text",
     "tpot": "time per output token after the first",
     "max_gap": "longest wait between two arrivals of output",
+    "inter_chunk": "wait between two arrivals of output, over all of them",
     "e2e": "time to the end of the answer",
 }
+REQUEST_LATENCIES = tuple(name for name in LATENCIES if name != "inter_chunk")
+"""Those of which every request has one."""
+FLUIDITY = "fluidity"
 SHARES = {
     "success": "share of requests that were answered",
     "shed": "share of requests refused with 429 or 503",
@@ -38,8 +50,12 @@ RATES = {
     "input_tokens_per_s": "prompt tokens of answered requests a second",
     "output_tokens_per_s": "output tokens of answered requests a second",
 }
-METRICS = LATENCIES | SHARES | RATES
-_VIEWLESS = ("tpot", "max_gap")
+FLOWS = {FLUIDITY: "share of an answer's arrivals that meet their deadlines"}
+METRICS = LATENCIES | SHARES | RATES | FLOWS
+_VIEWLESS = ("tpot", "max_gap", "inter_chunk")
+_LENGTHS = {"input": "planned_input_tokens", "output": "planned_output_tokens"}
+_NUMBERED = ("step", "worker")
+_NAMED = ("model", "phase")
 _UNITS_MS = {"ms": 1.0, "s": 1000.0, "us": 0.001}
 
 GOODPUT_NAMES = {"ttft": "ttft", "tpot": "tpot", "e2el": "e2e", "e2e": "e2e"}
@@ -51,6 +67,14 @@ _CONDITION = re.compile(
     r"(?:(?P<view>response|service)\s+)?(?P<metric>[a-z_0-9]+)(?:\s+(?P<aggregate>p\d+(?:\.\d+)?|mean|max|min))?"
     r"\s*(?P<comparison><=|>=|<|>)\s*(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>ms|us|s|%)?"
 )
+_LENGTH = re.compile(
+    r"(?P<of>input|output)\s*(?:(?P<low>\d+)\s*\.\.\s*(?P<high>\d+)|(?P<comparison><=|>=|<|>)\s*(?P<number>\d+))"
+)
+_FLOW = re.compile(
+    r"fluidity\s+(?P<first>\d+(?:\.\d+)?)\s*(?P<first_unit>ms|us|s)\s*/\s*(?P<next>\d+(?:\.\d+)?)\s*(?P<next_unit>ms|us|s)"
+    r"\s*(?P<comparison>>=|>)\s*(?P<number>\d+(?:\.\d+)?)\s*%(?:\s+for\s+(?P<share>\d+(?:\.\d+)?)\s*%)?"
+)
+_EQUAL = re.compile(r"(?P<of>model|phase|step|worker)\s*=\s*(?P<word>\S+)")
 _SHARE = re.compile(r"(?P<conditions>.+?)\s+for\s+(?P<share>\d+(?:\.\d+)?)\s*%")
 
 
@@ -76,6 +100,21 @@ class Condition(msgspec.Struct, frozen=True):
         return self.comparison in ("<", "<=")
 
 
+class Selector(msgspec.Struct, frozen=True):
+    """Which requests a rule is about: a column in a half-open range, or with one value.
+
+    Attributes:
+        column: name of a record column.
+        low, high: `low <= value < high`; None is no bound.
+        value: the text or number that the column must have, in place of a range.
+    """
+
+    column: str
+    low: int | None = None
+    high: int | None = None
+    value: str | int | None = None
+
+
 class Rule(msgspec.Struct, frozen=True):
     """One parsed objective.
 
@@ -84,12 +123,16 @@ class Rule(msgspec.Struct, frozen=True):
         conditions: what a request (or the aggregate) must satisfy; several only in a share rule.
         quantile: for `pNN` and `for NN %`: the share of requests that must satisfy them.
         aggregate: `mean`, `max` or `min`, where the rule names one.
+        selectors: all that a request must be for the rule to be about it.
+        deadlines_ms: of the first arrival and of each later one, for fluidity.
     """
 
     text: str
     conditions: tuple[Condition, ...]
     quantile: float | None = None
     aggregate: str | None = None
+    selectors: tuple[Selector, ...] = ()
+    deadlines_ms: tuple[float, float] | None = None
 
     @property
     def metric(self) -> str:
@@ -109,13 +152,65 @@ def parse_rule(text: str) -> Rule:
     Raises:
         RuleError: it does not follow the grammar, or names an unknown metric.
     """
-    words = " ".join(text.strip().lower().split())
+    whole = " ".join(text.strip().split())
+    about, _, where = whole.partition(" where ")
+    rule = _parse_objective(text, about.lower())
+    if not where:
+        return rule
+    if rule.metric == "inter_chunk":
+        raise RuleError(f"SLO rule {text!r}: gaps are kept by class only: inter_chunk takes no 'where'")
+    return msgspec.structs.replace(rule, selectors=tuple(_selector(text, part) for part in where.split(" and ")))
+
+
+def _selector(text: str, part: str) -> Selector:
+    part = part.strip()
+    if match := _LENGTH.fullmatch(part.lower()):
+        column = _LENGTHS[match["of"]]
+        if match["low"] is not None:
+            return Selector(column, int(match["low"]), int(match["high"]))
+        number, comparison = int(match["number"]), match["comparison"]
+        if comparison in ("<", "<="):
+            return Selector(column, high=number + (comparison == "<="))
+        return Selector(column, low=number + (comparison == ">"))
+    if match := _EQUAL.fullmatch(part):
+        if match["of"] in _NAMED:
+            return Selector(match["of"], value=match["word"])
+        if match["word"].isdigit():
+            return Selector(match["of"], value=int(match["word"]))
+    raise RuleError(
+        f"SLO rule {text!r}: cannot read {part!r} after 'where'; write for example 'input < 1000', "
+        "'input 1000..4000', 'model = llama-8b' or 'step = 64'"
+    )
+
+
+def _parse_flow(text: str, words: str) -> Rule:
+    match = _FLOW.fullmatch(words)
+    if match is None:
+        raise RuleError(f"SLO rule {text!r} cannot be read; write for example 'fluidity 500ms/50ms >= 90% for 99%'")
+    deadlines = tuple(float(match[of]) * _UNITS_MS[match[f"{of}_unit"]] for of in ("first", "next"))
+    condition = Condition(FLUIDITY, match["comparison"], _share_of(text, match["number"]))
+    share = _share_of(text, match["share"]) if match["share"] else None
+    return Rule(text, (condition,), quantile=share, deadlines_ms=(deadlines[0], deadlines[1]))
+
+
+def _share_of(text: str, number: str) -> float:
+    share = round(float(number) / 100, 12)
+    if not 0 < share < 1:
+        raise RuleError(f"SLO rule {text!r}: a share must lie between 0 % and 100 %")
+    return share
+
+
+def _parse_objective(text: str, words: str) -> Rule:
+    if words.startswith(FLUIDITY):
+        return _parse_flow(text, words)
     share = _SHARE.fullmatch(words)
     if share:
         conditions = tuple(_per_request(text, _match(text, part)) for part in share["conditions"].split(" and "))
         quantile = round(float(share["share"]) / 100, 12)
         if not 0 < quantile < 1:
             raise RuleError(f"SLO rule {text!r}: the share must lie between 0 % and 100 %")
+        if len(conditions) > 1 and any(condition.metric == "inter_chunk" for condition in conditions):
+            raise RuleError(f"SLO rule {text!r}: inter_chunk counts gaps, not requests; give it a rule of its own")
         return Rule(text, conditions, quantile=quantile)
     match = _match(text, words)
     condition = _condition(text, match)
@@ -138,8 +233,12 @@ def parse_rule(text: str) -> Rule:
 
 
 def parse_rules(slo: dict[str, tuple[str, ...]]) -> dict[str, tuple[Rule, ...]]:
-    """Read the rules of every class."""
-    return {name: tuple(parse_rule(text) for text in texts) for name, texts in slo.items()}
+    """Read the rules of every class; those of `preset` are names of presets, whose rules are added."""
+    texts = {name: tuple(rules) for name, rules in slo.items() if name != "preset"}
+    for chosen in slo.get("preset", ()):
+        for name, rules in preset(chosen).items():
+            texts[name] = (*texts.get(name, ()), *rules)
+    return {name: tuple(parse_rule(text) for text in rules) for name, rules in texts.items()}
 
 
 def parse_goodput(pairs: list[str]) -> dict[str, float]:

@@ -13,7 +13,7 @@ from surgeproof.columns import TextColumn
 from surgeproof.records import REQUEST_CLASSES
 from surgeproof.slo.intervals import quantile_rank
 from surgeproof.slo.measured import Floats, Mask, Measured
-from surgeproof.slo.rules import LATENCIES, Condition
+from surgeproof.slo.rules import REQUEST_LATENCIES, Condition
 
 QUANTILES = (0.5, 0.9, 0.95, 0.99, 0.999)
 
@@ -33,7 +33,9 @@ def summarise(measured: Measured, goodput: dict[str, float] | None = None) -> di
         "records": measured.count,
         "warmup": int((~measured.main).sum()),
         "classes": {
-            name: _class_summary(measured, measured.main & measured.of_class(name), goodput or {}) for name in names
+            name: _class_summary(measured, measured.main & measured.of_class(name), goodput or {})
+            | {"inter_chunk_ms": measured.gaps.distribution_ms(name, QUANTILES)}
+            for name in names
         },
         "steps": _steps(measured, goodput or {}),
     }
@@ -74,7 +76,7 @@ def _class_summary(measured: Measured, mask: Mask, goodput: dict[str, float]) ->
         "input_tokens_per_s": _ratio(np.nansum(inputs), duration),
         "output_tokens_per_s": _ratio(np.nansum(output), duration),
         "unknown_output_tokens": int(np.isnan(output).sum()),
-        "latency_ms": {name: distribution(measured.latency_ms(name)[ok]) for name in LATENCIES},
+        "latency_ms": {name: distribution(measured.latency_ms(name)[ok]) for name in REQUEST_LATENCIES},
         "service_latency_ms": {
             name: distribution(measured.latency_ms(name, "service")[ok]) for name in ("ttft", "e2e")
         },

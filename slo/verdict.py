@@ -10,12 +10,14 @@ import msgspec
 import numpy as np
 
 from surgeproof.records import Audit, Interval, RuleVerdict, Verdict
+from surgeproof.slo.gaps import Counts, Floats, values_ms
 from surgeproof.slo.intervals import (
     design_effect,
     mean_interval,
     quantile,
     quantile_interval,
     rate_interval,
+    ratio_interval,
     requests_needed,
     requests_without_miss,
     share_interval,
@@ -23,7 +25,7 @@ from surgeproof.slo.intervals import (
     shown_below,
 )
 from surgeproof.slo.measured import Mask, Measured
-from surgeproof.slo.rules import LATENCIES, RATES, Rule
+from surgeproof.slo.rules import FLOWS, LATENCIES, RATES, Rule
 from surgeproof.slo.summary import meets
 
 _SEVERITY = (Verdict.PASS, Verdict.INCONCLUSIVE, Verdict.FAIL, Verdict.INVALID)
@@ -46,7 +48,7 @@ def overall(verdicts: list[RuleVerdict], audit: Audit) -> Verdict:
 
 
 def _voided(verdict: RuleVerdict, breach: str, remedy: str) -> RuleVerdict:
-    if verdict.metric not in LATENCIES and verdict.metric not in RATES:
+    if verdict.metric not in LATENCIES | RATES | FLOWS:
         return verdict
     return msgspec.structs.replace(
         verdict,
@@ -56,7 +58,11 @@ def _voided(verdict: RuleVerdict, breach: str, remedy: str) -> RuleVerdict:
 
 
 def _judge_rule(measured: Measured, name: str, rule: Rule) -> RuleVerdict:
-    mask = measured.judged & measured.of_class(name)
+    mask = _population(measured, name, rule)
+    if rule.metric == "inter_chunk":
+        return _judge_gaps(measured, name, rule)
+    if rule.deadlines_ms is not None:
+        return _judge_flow(measured, name, rule, mask)
     if rule.metric in RATES:
         return _judge_rate(measured, name, rule, mask)
     if rule.metric not in LATENCIES:
@@ -64,6 +70,77 @@ def _judge_rule(measured: Measured, name: str, rule: Rule) -> RuleVerdict:
     if rule.quantile is not None:
         return _judge_quantile(measured, name, rule, mask)
     return _judge_aggregate(measured, name, rule, mask)
+
+
+def _population(measured: Measured, name: str, rule: Rule) -> Mask:
+    """The requests that a rule is about: those of the main phase, unless it names another."""
+    mask = measured.of_class(name) & measured.selected(rule.selectors)
+    names_phase = any(selector.column == "phase" for selector in rule.selectors)
+    return mask & (measured.sent if names_phase else measured.judged)
+
+
+def _judge_flow(measured: Measured, name: str, rule: Rule, mask: Mask) -> RuleVerdict:
+    """A mean fluidity index, or the share of requests that reach one; failed requests flow not at all."""
+    assert rule.deadlines_ms is not None, "parsed so"
+    index = np.where(measured.ok, measured.fluidity(*rule.deadlines_ms), 0.0)
+    chosen = mask & ~np.isnan(index)
+    n = int(chosen.sum())
+    if n == 0:
+        decision = (Verdict.INCONCLUSIVE, "no arrival times were kept for this class")
+        return _verdict(name, rule, "%", None, 0, Interval(None, None), decision)
+    values, at_s = index[chosen], measured.times_s["intended_at_ns"][chosen]
+    condition = rule.conditions[0]
+    if rule.quantile is None:
+        interval = mean_interval(values, at_s)
+        return _verdict(name, rule, "%", float(values.mean()), n, interval, _decide_value(rule, interval))
+    hits = values > condition.bound if condition.comparison == ">" else values >= condition.bound
+    deff = design_effect(hits, at_s)
+    decision = _decide_share(int(hits.sum()), n, deff, rule.quantile, "flowed so")
+    attained = float(hits.mean())
+    return _verdict(name, rule, "%", attained, n, share_interval(hits.sum() / deff, n / deff), decision, attained)
+
+
+def _judge_gaps(measured: Measured, name: str, rule: Rule) -> RuleVerdict:
+    """A share of gaps under a bound, its error from how blocks of ten seconds differ."""
+    condition = rule.conditions[0]
+    by_block = measured.gaps.by_block(name)
+    n = int(by_block.sum())
+    if n == 0:
+        decision = (Verdict.INCONCLUSIVE, "no gap between arrivals was measured for this class")
+        return _verdict(name, rule, "ms", None, 0, Interval(None, None), decision)
+    values = values_ms()
+    if rule.quantile is None:
+        return _judge_gap_value(name, rule, by_block, values)
+    good = np.array([condition.met_by(value) for value in values])
+    hits, counts = (by_block[:, good].sum(axis=1), by_block.sum(axis=1))
+    share = rule.quantile
+    attained = float(hits.sum() / n)
+    interval = ratio_interval(hits.astype(np.float64), counts.astype(np.float64))
+    below = np.cumsum(by_block.sum(axis=0))
+    level = share if condition.upper else 1 - share
+    observed = float(values[np.searchsorted(below, max(1.0, np.ceil(level * n - 1e-9)))])
+    told = f"{attained * 100:.6g} % of {n} gaps met the bound ({share * 100:.6g} % needed)"
+    if interval.low is None or interval.high is None:
+        decision = (Verdict.INCONCLUSIVE, f"{told}; under 80 s of run there are too few blocks to judge by")
+    elif interval.low >= share:
+        decision = (Verdict.PASS, told)
+    elif interval.high < share:
+        decision = (Verdict.FAIL, told)
+    else:
+        decision = (Verdict.INCONCLUSIVE, f"{told}; the interval lies across the bound; run longer")
+    return _verdict(name, rule, "ms", observed, n, Interval(None, None), decision, attained)
+
+
+def _judge_gap_value(name: str, rule: Rule, by_block: Counts, values: Floats) -> RuleVerdict:
+    """Mean of all gaps by its interval; their extremes are what they are."""
+    sums, counts = by_block @ values, by_block.sum(axis=1).astype(np.float64)
+    used = np.flatnonzero(by_block.sum(axis=0))
+    if rule.aggregate == "mean":
+        observed, interval = float(sums.sum() / counts.sum()), ratio_interval(sums, counts)
+    else:
+        observed = float(values[used[-1] if rule.aggregate == "max" else used[0]])
+        interval = Interval(observed, observed)
+    return _verdict(name, rule, "ms", observed, int(counts.sum()), interval, _decide_value(rule, interval))
 
 
 def _verdict(

@@ -93,6 +93,14 @@ def run_columns(engine: sa.Engine, run_id: int) -> RecordColumns:
     return RecordColumns.of(record_columns(engine, run_id, (*INTEGERS, *TEXTS)))
 
 
+def arrivals_of(engine: sa.Engine, run_id: int) -> dict[int, bytes | None]:
+    """Packed arrival times by plan index; None where they were not kept."""
+    held = tables.records.c
+    query = sa.select(held.plan_index, held.arrivals).where(held.run_id == run_id)
+    with stating("read", engine), engine.connect() as connection:
+        return {int(row[0]): row[1] for row in connection.execute(query)}
+
+
 def first_record(engine: sa.Engine, run_id: int) -> tuple[int, int] | None:
     """Plan index and planned time of the first record; None where there is none."""
     held = tables.records.c

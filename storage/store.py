@@ -18,7 +18,7 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from surgeproof.columns import RecordColumns
 from surgeproof.config import sqlite_path
-from surgeproof.errors import StoreError
+from surgeproof.errors import StoreError, UsageError
 from surgeproof.records import RuleVerdict, RunState, StreamRecord
 from surgeproof.storage import tables
 from surgeproof.storage.schema import ensure_schema
@@ -131,14 +131,61 @@ class Store:
             if rows:
                 connection.execute(sa.insert(tables.gap_histograms), rows)
 
-    def finish_run(self, run_id: int, values: dict[str, Any], verdicts: Sequence[RuleVerdict]) -> None:
-        """Set the run's end and verdicts, in one transaction."""
-        rows = [_verdict_row(run_id, position, verdict) for position, verdict in enumerate(verdicts)]
+    def finish_run(self, run_id: int, values: dict[str, Any], verdicts: Sequence[RuleVerdict] | None) -> None:
+        """Set the run's end and verdicts, in one transaction; without verdicts those held stay."""
+        rows = [_verdict_row(run_id, position, verdict) for position, verdict in enumerate(verdicts or ())]
         with self._writing() as connection:
-            connection.execute(sa.delete(tables.verdicts).where(tables.verdicts.c.run_id == run_id))
+            if verdicts is not None:
+                connection.execute(sa.delete(tables.verdicts).where(tables.verdicts.c.run_id == run_id))
             if rows:
                 connection.execute(sa.insert(tables.verdicts), rows)
             connection.execute(sa.update(tables.runs).where(tables.runs.c.id == run_id).values(values))
+
+    def insert_rows(self, table: sa.Table, rows: Sequence[dict[str, Any]]) -> None:
+        """Add rows of any table as they are."""
+        if rows:
+            with self._writing() as connection:
+                connection.execute(sa.insert(table), list(rows))
+
+    def tag_run(self, run_id: int, tags: dict[str, str | None]) -> dict[str, str]:
+        """Set a run's tags, or remove those whose value is None; returns all of them.
+
+        Raises:
+            UsageError: there is no such run.
+        """
+        held = tables.runs.c
+        with self._writing() as connection:
+            found = connection.execute(sa.select(held.metadata).where(held.id == run_id)).scalar()
+            if found is None:
+                raise UsageError(f"no run {run_id}; see 'surgeproof runs list'")
+            merged = json.loads(found) | tags
+            kept = {key: value for key, value in merged.items() if value is not None}
+            connection.execute(sa.update(tables.runs).where(held.id == run_id).values(metadata=to_json(kept)))
+        return kept
+
+    def delete_run(self, run_id: int) -> bool:
+        """Remove a run with all that belongs to it; False when there is none."""
+        with self._writing() as connection:
+            gone = connection.execute(sa.delete(tables.runs).where(tables.runs.c.id == run_id)).rowcount
+        return bool(gone)
+
+    def shrink(self) -> None:
+        """Give the space of deleted runs back to the file system (SQLite; PostgreSQL does so by itself)."""
+        if self.engine.dialect.name == "sqlite":
+            with stating("shrink", self.engine), self.engine.connect() as connection:
+                connection.execution_options(isolation_level="AUTOCOMMIT").exec_driver_sql("VACUUM")
+
+    def size_bytes(self) -> int:
+        """What the database takes, without what deleted runs left."""
+        with stating("read", self.engine), self.engine.connect() as connection:
+            if self.engine.dialect.name == "sqlite":
+                pages, free, size = (
+                    connection.exec_driver_sql(f"PRAGMA {name}").scalar() or 0
+                    for name in ("page_count", "freelist_count", "page_size")
+                )
+                return int((pages - free) * size)
+            found = connection.exec_driver_sql("SELECT pg_database_size(current_database())").scalar()
+            return int(found or 0)
 
     def stored_indexes(self, run_id: int) -> set[int]:
         """Plan indexes that have a record."""

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from surgeproof import __version__
+from surgeproof.cli_review import add_review_commands, db_option, json_option
 from surgeproof.errors import ConfigError, SurgeproofError
 
 if TYPE_CHECKING:
@@ -19,11 +20,7 @@ if TYPE_CHECKING:
     from surgeproof.locust_process import LocustProcess
     from surgeproof.run import RunResult
 
-DEFAULT_DB = "sqlite:///surgeproof.db"
 DEMO_SCENARIO = Path(__file__).with_name("demo.yaml")
-
-db_option = click.option("--db", default=DEFAULT_DB, show_default=True, envvar="SURGEPROOF_DB", help="Database URL.")
-json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
@@ -527,6 +524,9 @@ def list_profiles() -> None:
 @cli.group()
 def runs() -> None:
     """Look at stored runs."""
+
+
+add_review_commands(cli, runs)
 
 
 @runs.command("list")

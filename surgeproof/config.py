@@ -53,6 +53,7 @@ class TargetConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     base_url: str | None = None
     model: str | None = None
+    models: dict[str, float] = {}
     endpoint: Literal["chat", "completions"] = "chat"
     tls: TlsOptions = TlsOptions()
     timeouts: Timeouts = Timeouts()
@@ -273,9 +274,11 @@ def slo_by_class(raw: Any, place: str) -> dict[str, Any]:
 
 
 def load_slo(path: Path) -> dict[str, Any]:
-    """Read a file of objectives alone: a list, a mapping of classes, or either below `slo`."""
+    """Read a file of objectives alone: a list, a mapping of classes, or either below `slo`; or `preset:NAME`."""
     import yaml
 
+    if str(path).startswith("preset:"):
+        return {"preset": [str(path).removeprefix("preset:")]}
     try:
         raw = yaml.safe_load(path.read_text("utf-8"))
     except OSError as exc:
@@ -388,9 +391,14 @@ def _problems(scenario: Scenario) -> list[str]:
     found += [
         f"slo: unknown class {name!r}; {classes} and all"
         for name in scenario.slo
-        if name not in (*REQUEST_CLASSES, "all")
+        if name not in (*REQUEST_CLASSES, "all", "preset")
     ]
     found += [f"{place} must be a finite number that is not negative" for place in _unusable_numbers(scenario)]
+    models = scenario.target.models
+    if models and (min(models.values()) < 0 or sum(models.values()) <= 0 or len(models) > 255):
+        found.append("target.models: the weights of at most 255 models must be positive")
+    if models and scenario.target.model is not None:
+        found.append("target: name one model, or several models with their weights, not both")
     if not load.classes or sum(load.classes.values()) <= 0 or min(load.classes.values()) < 0:
         found.append("load.classes: the weights must be positive")
     positive = {

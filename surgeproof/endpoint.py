@@ -54,7 +54,7 @@ def check_endpoint(config: TargetConfig, secrets: Secrets) -> Endpoint:
         raise EndpointError(
             f"endpoint {base_url} is not reachable: {exc}. Is the server up, and is the address right?"
         ) from exc
-    wanted = config.model
+    wanted = next(iter(config.models), config.model)
     if reply.status_code in (401, 403):
         raise EndpointError(
             f"endpoint {base_url} refuses us (HTTP {reply.status_code}): set OPENAI_API_KEY or give --header"
@@ -68,6 +68,9 @@ def check_endpoint(config: TargetConfig, secrets: Secrets) -> Endpoint:
             "name one with --model, and check that the URL ends as OpenAI clients take it, usually in /v1"
         )
     names = [str(model["id"]) for model in models]
+    missing = [name for name in config.models if name not in names]
+    if missing:
+        raise EndpointError(f"endpoint {base_url} has no model {missing[0]!r}; it has {', '.join(names[:20])}")
     if wanted and wanted not in names:
         shown = ", ".join(names[:20]) + (" …" if len(names) > 20 else "")
         raise EndpointError(f"endpoint {base_url} has no model {wanted!r}; it has {shown}")

@@ -12,6 +12,7 @@ from surgeproof.loadgen import arrivals
 from surgeproof.loadgen.plan import (
     CLOSED_LOOP,
     Plan,
+    add_models,
     add_sessions,
     arrival_rng,
     draw_lengths,
@@ -68,6 +69,8 @@ def plan_scenario(scenario: Scenario) -> Planned:
         plan = _replay_plan(load, trace)
     else:
         plan = _process_plan(load, trace)
+    if len(scenario.target.models) > 1:
+        add_models(plan, tuple(scenario.target.models.values()), load.seed)
     if len(plan) == 0:
         raise ConfigError("the plan is empty: no request falls into the window, limit and duration asked for")
     longest = max(plan.span_s, load.duration_s or 0.0)

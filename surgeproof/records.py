@@ -94,6 +94,7 @@ class RequestPlan(msgspec.Struct, frozen=True):
     think_ns: int = -1
     cached_tokens: int = 0
     hash_ids: tuple[int, ...] = ()
+    model: int = 0
 
 
 class StreamRecord(msgspec.Struct, omit_defaults=True, kw_only=True):

@@ -39,12 +39,16 @@ from surgeproof.loadgen.spool import SUFFIX, Batch, HealthSample, SpoolReader, W
 from surgeproof.locust_process import LocustProcess, make_run_dir, remove_run_dir
 from surgeproof.planning import plan_scenario
 from surgeproof.records import Audit, RuleVerdict, RunState, StreamRecord, Verdict
+from surgeproof.slo.burn import budgets, to_plain
+from surgeproof.slo.gaps import Gaps, GapTally
 from surgeproof.slo.measured import Measured
 from surgeproof.slo.rules import Rule, parse_goodput, parse_rules
 from surgeproof.slo.summary import summarise
 from surgeproof.slo.verdict import judge, overall
 from surgeproof.storage.queries import (
+    arrivals_of,
     first_record,
+    gap_rows,
     get_run,
     health_rows,
     packed_plan,
@@ -64,6 +68,7 @@ _EXIT_CODES = {
     Verdict.INVALID: EXIT_INVALID,
 }
 _POLL_S = 0.5
+_MOST_ARRIVALS = 20_000_000
 _INTERRUPT_PATIENCE_S = 2.0
 
 
@@ -101,6 +106,8 @@ class RunInProgress:
         self.workers: dict[int, WorkerFacts] = {}
         self._lock = _hold(self.run_dir)
         self._readers: dict[Path, SpoolReader] = {}
+        self._gaps = GapTally()
+        self._arrivals_kept = 0
 
     def collect(self) -> list[StreamRecord]:
         """Move what the workers have spooled since the last call into the database."""
@@ -114,9 +121,17 @@ class RunInProgress:
     def _keep(self, batch: Batch) -> None:
         if not self._ours:
             self.store.forget_unsent(self.run_id, [record.plan_index for record in batch.records])
-        self.store.add_records(self.run_id, batch.records)
+        self._gaps.add(batch.records)
+        self.store.add_records(self.run_id, self._without_excess(batch.records))
         self.store.add_health(self.run_id, batch.worker, batch.health)
         self.workers |= {facts.worker: facts for facts in batch.facts}
+
+    def _without_excess(self, records: list[StreamRecord]) -> list[StreamRecord]:
+        """Single arrival times are kept until there are very many; their histograms always are."""
+        self._arrivals_kept += sum(record.token_events for record in records)
+        if self._arrivals_kept <= _MOST_ARRIVALS:
+            return records
+        return [msgspec.structs.replace(record, arrivals=None) for record in records]
 
     def complete(self, state: RunState, exit_code: int | None = None) -> RunResult:
         """Collect the rest, record what was never sent, audit, judge and close the run."""
@@ -124,7 +139,11 @@ class RunInProgress:
         self._record_unsent("the run was interrupted" if state is RunState.INTERRUPTED else "its worker was lost")
         scenario = self.spec.scenario
         columns = run_columns(self.store.engine, self.run_id)
-        measured = Measured(columns)
+        if not self._ours:
+            self._gaps.include(gap_rows(self.store.engine, self.run_id))
+        self.store.save_gaps(self.run_id, self._gaps.packed())
+        arrivals = arrivals_of(self.store.engine, self.run_id) if needs_arrivals(self.rules) else None
+        measured = Measured(columns, Gaps(self._gaps.packed()), arrivals)
         bounds = [rule.tightest_ms for rules in self.rules.values() for rule in rules]
         tightest_ms = min((bound for bound in bounds if bound is not None), default=None)
         audit = audit_run(
@@ -140,6 +159,7 @@ class RunInProgress:
         if measured.count == 0:
             verdict = Verdict.INVALID
         summary = summarise(measured, scenario.goodput)
+        summary["budgets"] = to_plain(budgets(measured, self.rules))
         if not scenario.closed_loop:
             summary["dispatch"] = msgspec.to_builtins(fidelity.dispatch_lines(self.plan, columns, tightest_ms))
         code = exit_code if exit_code is not None else _EXIT_CODES[verdict or Verdict.PASS]
@@ -263,7 +283,7 @@ def begin_run(
             "name": scenario.name,
             "started_at_ns": MonotonicClock(anchor_ns).now_ns(),
             "base_url": _without_user(endpoint.base_url),
-            "model": endpoint.model,
+            "model": " + ".join(scenario.target.models) or endpoint.model,
             "endpoint": scenario.target.endpoint,
             "scenario": to_json(msgspec.to_builtins(scenario)),
             "metadata": to_json(scenario.metadata),
@@ -275,6 +295,17 @@ def begin_run(
     )
     store.save_plan(run_id, planned.plan.pack(), len(planned.plan), planned.plan.digest, scenario.load.seed)
     return RunInProgress(store, run_id, spec, planned.plan, rules), tuple(notes)
+
+
+def measured_run(engine: Any, run_id: int, rules: dict[str, tuple[Rule, ...]] | None = None) -> Measured:
+    """A stored run's records and gaps, with single arrivals where a rule asks for them."""
+    arrivals = arrivals_of(engine, run_id) if needs_arrivals(rules or {}) else None
+    return Measured(run_columns(engine, run_id), Gaps(gap_rows(engine, run_id)), arrivals)
+
+
+def needs_arrivals(rules: dict[str, tuple[Rule, ...]]) -> bool:
+    """Whether a rule is about single arrivals."""
+    return any(rule.deadlines_ms is not None for of_class in rules.values() for rule in of_class)
 
 
 def judge_stored(db_url: str, run_id: int, slo: dict[str, tuple[str, ...]] | None) -> RunResult:
@@ -292,7 +323,7 @@ def judge_stored(db_url: str, run_id: int, slo: dict[str, tuple[str, ...]] | Non
     if not any(rules.values()):
         raise UsageError(f"run {run_id} has no objectives of its own: give --slo FILE")
     audit = stored_audit(stored)
-    verdicts = judge(Measured(run_columns(engine, run_id)), rules, audit)
+    verdicts = judge(measured_run(engine, run_id, rules), rules, audit)
     verdict = overall(verdicts, audit)
     code = _EXIT_CODES[verdict] if stored["state"] != RunState.BROKEN else EXIT_INVALID
     return RunResult(run_id, verdict, tuple(verdicts), audit, stored["summary"], code)

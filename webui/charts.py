@@ -47,3 +47,19 @@ def distribution(frame: pd.DataFrame, column: str, title: str) -> Any:
         )
         .properties(height=280)
     )
+
+
+def burn(budgets: list[dict[str, Any]]) -> Any:
+    """How fast each error budget was spent; 1 spends it exactly by the end of the run."""
+    rows = [
+        {"objective": f"{held['request_class']}: {held['rule']}", "start_s": start, "burn": value}
+        for held in budgets
+        for start, _, value in held["windows"]
+        if value is not None
+    ]
+    lines = alt.Chart(pd.DataFrame(rows, columns=["objective", "start_s", "burn"])).mark_line(interpolate="step-after")
+    return lines.encode(
+        x=alt.X("start_s:Q", title="planned time since the start, s"),
+        y=alt.Y("burn:Q", title="burn (1 = budget spent exactly)"),
+        color=alt.Color("objective:N", title="objective"),
+    ).properties(height=220)

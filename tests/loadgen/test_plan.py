@@ -5,8 +5,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from surgeproof.loadgen.plan import Plan, add_sessions, make_plan, pair_lengths, replay_times, with_blocks
+from surgeproof.config import TargetConfig
+from surgeproof.loadgen.plan import Plan, add_models, add_sessions, make_plan, pair_lengths, replay_times, with_blocks
 from surgeproof.loadgen.prompts import PromptMaker
+from surgeproof.loadgen.sender import RequestForm
 from surgeproof.records import TracePoint
 
 TIMES = np.arange(1000, dtype=np.int64) * 1_000_000
@@ -127,3 +129,15 @@ def test_prompts_share_what_their_blocks_say_and_nothing_else() -> None:
     assert longer[0][:16] == longer[1][:16]
     assert longer[0][16:] != longer[1][16:]
     assert PromptMaker(seed=4).shared_text(44, 1, (10, 20, 30), 16).split()[:7] != texts[0][:7]
+
+
+def test_models_are_drawn_by_weight_and_a_session_keeps_its_own() -> None:
+    times = np.arange(4000, dtype=np.int64)
+    plan = make_plan(times, np.ones((4000, 2), dtype=np.int64), {"P1": 1.0}, 1)
+    add_sessions(plan, [i % 50 if i % 2 else -1 for i in range(4000)], [None] * 4000)
+    add_models(plan, (3.0, 1.0), 1)
+    assert np.mean(plan.rows["model"][::2] == 0) == pytest.approx(0.75, abs=0.04)
+    for session in range(1, 50, 2):
+        assert len(set(plan.rows["model"][plan.rows["session"] == session])) == 1
+    form = RequestForm(TargetConfig(), "x", models=("base", "adapter"))
+    assert form.body("p", 1, None, include_usage=False, model=1)["model"] == "adapter"

@@ -70,6 +70,9 @@ with st.expander("Client audit"):
         for c in stored_audit(run).checks
     )
     st.dataframe(checks, hide_index=True, width="stretch")
+if run["summary"].get("budgets"):
+    with st.expander("Error budgets and burn"):
+        st.altair_chart(charts.burn(run["summary"]["budgets"]), width="stretch")
 if run["summary"].get("dispatch"):
     with st.expander("Dispatch: planned and sent"):
         st.dataframe(pd.DataFrame(run["summary"]["dispatch"]), hide_index=True, width="stretch")

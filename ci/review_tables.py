@@ -1,0 +1,59 @@
+"""Comparisons, baselines and needs as tables on a terminal."""
+
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.table import Table
+
+from surgeproof.slo.baseline import BaselineReport
+from surgeproof.slo.compare import Difference
+from surgeproof.slo.planning import Need
+
+
+def print_comparison(before: int, after: int, differences: Sequence[Difference]) -> None:
+    """Every figure of two runs; those that differ beyond chance are marked."""
+    table = Table(title=f"Run {before} and run {after}", title_justify="left", show_edge=False)
+    for name in ("group", "figure", f"run {before}", f"run {after}", "difference, 95 %", ""):
+        table.add_column(name, justify="right" if name.startswith("run ") else "left")
+    for d in differences:
+        step = f"{d.after - d.before:+.4g}"
+        bounds = f"{step} ({d.low:+.4g} to {d.high:+.4g})" if d.low is not None else f"{step} (too few to tell)"
+        mark = "[red]worse[/]" if d.alarm else "[yellow]differs[/]" if d.significant else ""
+        table.add_row(d.group, d.metric, f"{d.before:.5g}", f"{d.after:.5g}", bounds, mark)
+    console = Console()
+    console.print(table)
+    alarms = [f"{d.group} {d.metric}" for d in differences if d.alarm]
+    told = f"worse than accepted: {', '.join(alarms)}" if alarms else "nothing is worse than accepted"
+    console.print(f"{told} (significant at 5 % over all {len(differences)} figures)", highlight=False)
+
+
+def print_baseline(report: BaselineReport) -> None:
+    """Figures that are off, and what explains it."""
+    console = Console()
+    hour = ", of the same hour" if report.same_hour else ""
+    console.print(f"Against {len(report.runs)} earlier runs{hour}: {', '.join(map(str, report.runs))}", highlight=False)
+    table = Table(show_edge=False)
+    for name in ("group", "figure", "this run", "median", "spread", "change", ""):
+        table.add_column(name, justify="left" if name in ("group", "figure", "") else "right")
+    for d in report.deviations:
+        mark = "[red]alarm[/]" if d.alarm else ""
+        table.add_row(
+            d.group, d.metric, f"{d.value:.5g}", f"{d.median:.5g}", f"{d.spread:.3g}", f"{d.change:+.1%}", mark
+        )
+    console.print(table)
+    for sentence in report.explanations:
+        console.print(sentence, highlight=False)
+    if not any(d.alarm for d in report.deviations):
+        console.print("Like the runs before it.")
+
+
+def print_needs(needs: Sequence[Need]) -> None:
+    """Requests and minutes that each rule needs."""
+    table = Table(show_edge=False)
+    for name in ("class", "objective", "requests without a miss", "with half the misses allowed", "minutes"):
+        table.add_column(name, justify="left" if name in ("class", "objective") else "right")
+    for need in needs:
+        likely = "–" if need.likely is None else str(need.likely)
+        minutes = "–" if need.minutes is None else f"{need.minutes:g}"
+        table.add_row(need.request_class, need.rule, str(need.at_best), likely, minutes)
+    Console().print(table)

@@ -1,0 +1,68 @@
+"""A circuit breaker's load score over a run, and the threshold that would have opened it in time. Pure.
+
+    score = 0.3 x requests a second + 0.4 x slope of the p99 + 0.3 x GPU memory, each from 0 to 1
+
+Requests are taken over the run's busiest window, the slope over the steepest one, memory as a share.
+Without GPU samples the other two weigh 3 : 4.
+"""
+
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from surgeproof.slo.measured import Measured
+
+_WEIGHTS = (0.3, 0.4, 0.3)
+_WINDOWS = 30
+_FEWEST = 5
+
+Floats = npt.NDArray[np.float64]
+
+
+class Breaker(msgspec.Struct, frozen=True):
+    """The score of each window (start in seconds, score), and the suggested threshold.
+
+    The threshold is the lowest score seen in or just before a window whose p99 missed the bound, None
+    where none did.
+    """
+
+    windows: tuple[tuple[float, float], ...]
+    threshold: float | None
+
+
+def breaker(measured: Measured, p99_bound_ms: float, memory_share: Sequence[float] | None = None) -> Breaker:
+    """Score a run.
+
+    Args:
+        measured: the run.
+        p99_bound_ms: what first tokens must keep to.
+        memory_share: used over total GPU memory in each of 30 equal windows, where it was sampled.
+    """
+    at_s = measured.times_s["intended_at_ns"]
+    ttft = measured.latency_ms("ttft")
+    mask = measured.judged
+    if int(mask.sum()) < _FEWEST:
+        return Breaker((), None)
+    span = max(float(at_s[mask].max()), 1e-9)
+    window = np.minimum((at_s / span * _WINDOWS).astype(np.int64), _WINDOWS - 1)
+    counts = np.bincount(window[mask], minlength=_WINDOWS).astype(np.float64)
+    p99 = np.array([_p99(ttft[mask & measured.ok & (window == number)]) for number in range(_WINDOWS)])
+    slopes = np.maximum(np.diff(p99, prepend=p99[0]), 0.0)
+    parts = [counts / max(counts.max(), 1.0), slopes / max(float(slopes.max()), 1e-9)]
+    weights = list(_WEIGHTS[:2])
+    if memory_share is not None:
+        parts.append(np.asarray(memory_share, dtype=np.float64))
+        weights.append(_WEIGHTS[2])
+    scores = sum(weight * part for weight, part in zip(weights, parts, strict=True)) / sum(weights)
+    bad = np.flatnonzero(p99 > p99_bound_ms)
+    around = sorted({number for index in bad.tolist() for number in (max(0, index - 1), index)})
+    threshold = min((float(scores[number]) for number in around), default=None)
+    windows = tuple((round(number * span / _WINDOWS, 3), round(float(scores[number]), 4)) for number in range(_WINDOWS))
+    return Breaker(windows, None if threshold is None else round(threshold, 4))
+
+
+def _p99(values: Floats) -> float:
+    known = values[~np.isnan(values)]
+    return float(np.quantile(known, 0.99, method="inverted_cdf")) if len(known) else 0.0

@@ -1,0 +1,191 @@
+"""Is B worse than A? Differences of two or more runs with their confidence, corrected for how many are looked at. Pure.
+
+Each figure carries a standard error: quantiles from their order-statistic bounds, means and rates from
+blocks of time, shares from the binomial with its design effect. Differences are judged by the normal
+law, and all p values of one comparison together by Holm's step-down method (Scandinavian Journal of
+Statistics 6, 1979), so that many figures do not make false alarms.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+
+from surgeproof.records import REQUEST_CLASSES, Interval
+from surgeproof.slo.intervals import (
+    design_effect,
+    mean_interval,
+    quantile,
+    quantile_interval,
+    rate_interval,
+    share_interval,
+)
+from surgeproof.slo.measured import Mask, Measured
+
+ALPHA = 0.05
+_ONE_SIDED_Z = 1.6448536269514722
+_LATENCIES = ("ttft", "tpot", "e2e")
+_QUANTILES = {"p50": 0.5, "p99": 0.99}
+LENGTH_BUCKETS = ((0, 256), (256, 1024), (1024, 4096), (4096, 16_384), (16_384, 1 << 31))
+_FEWEST = 20
+
+
+class Figure(NamedTuple):
+    """A figure of one run and its standard error; None where the sample is too small for one."""
+
+    value: float
+    error: float | None
+
+
+class Policy(msgspec.Struct, frozen=True):
+    """What change is too much.
+
+    Attributes:
+        rate_drop: largest accepted fall of a rate, as a share.
+        p99_rise_ms: largest accepted rise of a p99.
+        success_drop: largest accepted fall of the share answered.
+    """
+
+    rate_drop: float = 0.05
+    p99_rise_ms: float = 20.0
+    success_drop: float = 0.001
+
+
+class Difference(msgspec.Struct, frozen=True):
+    """One figure in two runs.
+
+    Attributes:
+        group: a class, or a bucket of input lengths.
+        metric: which figure, with its unit.
+        before: in the first run.
+        after: in the other.
+        low, high: 95 % bounds of after minus before; None without a standard error.
+        p: of no difference; None without a standard error.
+        significant: whether it stands after Holm's correction.
+        alarm: whether it is significant and more than the policy accepts.
+    """
+
+    group: str
+    metric: str
+    before: float
+    after: float
+    low: float | None
+    high: float | None
+    p: float | None
+    significant: bool = False
+    alarm: bool = False
+
+
+def compare(before: Measured, after: Measured, policy: Policy | None = None) -> list[Difference]:
+    """All differences between two runs, in the order a reader wants them."""
+    policy = policy or Policy()
+    found = [
+        _difference(group, metric, old, figures_of(after, group_mask(after, group))[metric])
+        for group in groups(before, after)
+        for metric, old in figures_of(before, group_mask(before, group)).items()
+        if metric in figures_of(after, group_mask(after, group))
+    ]
+    return [_judged(difference, policy) for difference in holm(found)]
+
+
+def groups(*runs: Measured) -> list[str]:
+    """`all`, the classes that occur in every run, and the buckets of input length that hold enough requests."""
+    names = ["all"]
+    if sum(any(run.of_class(name).any() for run in runs) for name in REQUEST_CLASSES) > 1:
+        names += [name for name in REQUEST_CLASSES if all(run.of_class(name).any() for run in runs)]
+    buckets = [f"input {low}..{high if high < 1 << 31 else ''}" for low, high in LENGTH_BUCKETS]
+    held = [name for name in buckets if all((group_mask(run, name) & run.ok).sum() >= _FEWEST for run in runs)]
+    return names + (held if len(held) > 1 else [])
+
+
+def group_mask(run: Measured, group: str) -> Mask:
+    """The judged requests of a group."""
+    if not group.startswith("input "):
+        return run.judged & run.of_class(group)
+    low, _, high = group.removeprefix("input ").partition("..")
+    tokens = run.columns.integers("planned_input_tokens")
+    return run.judged & (tokens >= int(low)) & (tokens < int(high or 1 << 31))
+
+
+def figures_of(run: Measured, mask: Mask) -> dict[str, Figure]:
+    """Figures of some requests with their standard errors."""
+    answered = mask & run.ok
+    sent = int(mask.sum())
+    if sent == 0:
+        return {}
+    at_s = run.times_s["intended_at_ns"]
+    hits = int(answered.sum())
+    deff = design_effect(run.ok[mask], at_s[mask])
+    found = {"success, %": _scaled(_from_bounds(hits / sent, share_interval(hits / deff, sent / deff)), 100)}
+    for name in ("connect", *_LATENCIES):
+        if name == "connect":
+            values = run.columns.between_ms("connected_at_ns", "connect_at_ns")
+        else:
+            values = run.latency_ms(name)
+        known = answered & ~np.isnan(values)
+        if known.sum() < _FEWEST:
+            continue
+        chosen, when = values[known], at_s[known]
+        found[f"{name} mean, ms"] = _from_bounds(float(chosen.mean()), mean_interval(chosen, when))
+        ordered = np.sort(chosen)
+        for label, q in _QUANTILES.items():
+            value = quantile(ordered, q)
+            effect = design_effect(chosen <= value, when)
+            found[f"{name} {label}, ms"] = _from_bounds(value, quantile_interval(ordered, q, effect))
+    start, end = run.window_s(mask)
+    if end > start and hits:
+        for label, amounts in (
+            ("requests/s", np.ones(hits)),
+            ("output tokens/s", np.nan_to_num(run.numbers["output_tokens"][answered])),
+        ):
+            interval = rate_interval(amounts, run.times_s["done_at_ns"][answered] - start, end - start)
+            found[label] = _from_bounds(float(amounts.sum() / (end - start)), interval)
+    return found
+
+
+def _from_bounds(value: float, interval: Interval) -> Figure:
+    """The error that one-sided 95 % bounds stand for; half a bound where only one is known."""
+    low, high = interval.low, interval.high
+    if low is not None and high is not None:
+        return Figure(value, (high - low) / (2 * _ONE_SIDED_Z))
+    bound = low if low is not None else high
+    return Figure(value, None if bound is None else abs(value - bound) / _ONE_SIDED_Z)
+
+
+def _scaled(figure: Figure, factor: float) -> Figure:
+    return Figure(figure.value * factor, None if figure.error is None else figure.error * factor)
+
+
+def _difference(group: str, metric: str, old: Figure, new: Figure) -> Difference:
+    step = new.value - old.value
+    if old.error is None or new.error is None:
+        return Difference(group, metric, old.value, new.value, None, None, None)
+    error = math.hypot(old.error, new.error)
+    p = math.erfc(abs(step) / error / math.sqrt(2)) if error > 0 else float(step == 0)
+    return Difference(group, metric, old.value, new.value, step - 1.96 * error, step + 1.96 * error, p)
+
+
+def holm(differences: Sequence[Difference]) -> list[Difference]:
+    """Mark those that stand at 5 % for the whole family of comparisons."""
+    order = sorted((d.p, index) for index, d in enumerate(differences) if d.p is not None)
+    standing = set()
+    for rank, (p, index) in enumerate(order):
+        if p > ALPHA / (len(order) - rank):
+            break
+        standing.add(index)
+    return [msgspec.structs.replace(d, significant=index in standing) for index, d in enumerate(differences)]
+
+
+def _judged(difference: Difference, policy: Policy) -> Difference:
+    step = difference.after - difference.before
+    if "p99" in difference.metric:
+        too_much = step > policy.p99_rise_ms
+    elif difference.metric.startswith("success"):
+        too_much = -step > policy.success_drop * 100
+    elif difference.metric.endswith("/s"):
+        too_much = difference.before > 0 and -step / difference.before > policy.rate_drop
+    else:
+        too_much = False
+    return msgspec.structs.replace(difference, alarm=difference.significant and too_much)

@@ -1,0 +1,62 @@
+"""How smoothly an answer flows: the share of its arrivals that meet their deadlines (Etalon, 2024). Pure.
+
+The first arrival is due `first` after the planned time, each later one `next` after the one before was
+due. Time won is carried forward, so that an early burst pays for a later wait; a miss starts the
+deadlines anew from where the answer is. Averages hide what this shows: one long stall among short gaps.
+"""
+
+from collections.abc import Mapping
+
+import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.float64]
+
+
+def fluidity(arrivals_ms: Floats, first_ms: float, next_ms: float) -> float:
+    """The index of one answer, from 0 to 1.
+
+    Args:
+        arrivals_ms: times of its arrivals since the planned time; shape (n,).
+        first_ms: deadline of the first.
+        next_ms: distance of the deadlines after it.
+    """
+    if len(arrivals_ms) == 0:
+        return 0.0
+    due = first_ms + next_ms * np.arange(len(arrivals_ms))
+    met, start = 0, 0
+    while start < len(arrivals_ms):
+        late = np.flatnonzero(arrivals_ms[start:] > due[start:])
+        if len(late) == 0:
+            met += len(arrivals_ms) - start
+            break
+        missed = start + int(late[0])
+        met += missed - start
+        start = missed + 1
+        due[start:] = arrivals_ms[missed] + next_ms * np.arange(1, len(arrivals_ms) - missed)
+    return met / len(arrivals_ms)
+
+
+def fluidity_of(
+    plan_index: npt.NDArray[np.int64],
+    lag_ms: Floats,
+    packed: Mapping[int, bytes | None],
+    first_ms: float,
+    next_ms: float,
+) -> Floats:
+    """The index of every request; NaN where its arrivals were not kept.
+
+    Args:
+        plan_index: of each request.
+        lag_ms: from the planned time to the send of each.
+        packed: uint32 microsecond steps from the send, by plan index.
+        first_ms: deadline of the first arrival.
+        next_ms: distance of the deadlines after it.
+    """
+    found = np.full(len(plan_index), np.nan)
+    for place, index in enumerate(plan_index.tolist()):
+        steps = packed.get(index)
+        if steps is not None:
+            at_ms = np.cumsum(np.frombuffer(steps, dtype="<u4").astype(np.float64)) / 1e3 + lag_ms[place]
+            found[place] = fluidity(at_ms, first_ms, next_ms)
+    return found

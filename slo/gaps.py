@@ -1,0 +1,118 @@
+"""Gaps between arrivals of output, as histograms in time: kept for every run, however long. Pure.
+
+Buckets are 1 % wide, so a quantile is off by half a per cent at most. They are counted by class and
+by ten seconds of planned time, so that a verdict knows how alike neighbours are.
+"""
+
+import zlib
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from surgeproof.records import Phase, StreamRecord
+
+Counts = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+
+BLOCK_NS = 10_000_000_000
+_RATIO = 1.01
+_BUCKETS = 2300  # up to two hours
+
+
+class GapTally:
+    """Counts gaps as records come in.
+
+    Args:
+        start_at_ns: time of block 0; the first record's planned time where it is not known.
+    """
+
+    def __init__(self, start_at_ns: int | None = None) -> None:
+        self._start_at_ns = start_at_ns
+        self._counts: dict[tuple[str, int], Counts] = {}
+
+    def add(self, records: Sequence[StreamRecord]) -> None:
+        """Count the gaps of answered requests that are judged."""
+        parts: dict[tuple[str, int], list[bytes]] = defaultdict(list)
+        for record in records:
+            if record.arrivals is None or not record.ok or record.phase != Phase.MAIN:
+                continue
+            if self._start_at_ns is None:
+                self._start_at_ns = record.intended_at_ns
+            block = (record.intended_at_ns - self._start_at_ns) // BLOCK_NS
+            # The first step leads from the send to the first arrival: it is no gap.
+            parts[record.request_class, block].append(record.arrivals[4:])
+        for key, steps in parts.items():
+            counts = np.bincount(bucket_of(np.frombuffer(b"".join(steps), dtype="<u4")), minlength=_BUCKETS)
+            self._counts[key] = self._counts.get(key, np.zeros(_BUCKETS, dtype=np.int64)) + counts
+
+    def include(self, rows: Iterable[tuple[str, int, bytes]]) -> None:
+        """Take up histograms that were stored before."""
+        for key, counts in unpacked(rows).items():
+            self._counts[key] = self._counts.get(key, np.zeros(_BUCKETS, dtype=np.int64)) + counts
+
+    def packed(self) -> Iterator[tuple[str, int, bytes]]:
+        """Class, block and histogram, ready to be stored."""
+        for (name, block), counts in sorted(self._counts.items()):
+            used = np.flatnonzero(counts)
+            table = np.column_stack((used, counts[used])).astype("<u4")
+            yield name, block, zlib.compress(table.tobytes(), 1)
+
+
+class Gaps:
+    """The stored histograms of a run.
+
+    Args:
+        rows: what `GapTally.packed` gave.
+    """
+
+    def __init__(self, rows: Iterable[tuple[str, int, bytes]] = ()) -> None:
+        self._counts = unpacked(rows)
+
+    def by_block(self, request_class: str) -> Counts:
+        """Counts of one class or of `all`; shape (blocks, buckets), blocks without a gap left out."""
+        blocks: dict[int, Counts] = {}
+        for (name, block), counts in self._counts.items():
+            if request_class in ("all", name):
+                blocks[block] = blocks.get(block, np.zeros(_BUCKETS, dtype=np.int64)) + counts
+        found = [blocks[block] for block in sorted(blocks)]
+        return np.array(found) if found else np.zeros((0, _BUCKETS), dtype=np.int64)
+
+    def distribution_ms(self, request_class: str, quantiles: Sequence[float]) -> dict[str, float | int | None]:
+        """Number, mean and quantiles of a class's gaps, ms."""
+        counts = self.by_block(request_class).sum(axis=0)
+        total = int(counts.sum())
+        names = [f"p{q * 100:g}" for q in quantiles]
+        if total == 0:
+            return {"n": 0} | dict.fromkeys(("mean", *names))
+        values = values_ms()
+        below = np.cumsum(counts)
+        ranks = [max(1, int(np.ceil(q * total - 1e-9))) for q in quantiles]
+        found: dict[str, float | int | None] = {"n": total, "mean": float((counts * values).sum() / total)}
+        found |= {name: float(values[np.searchsorted(below, rank)]) for name, rank in zip(names, ranks, strict=True)}
+        return found
+
+
+def unpacked(rows: Iterable[tuple[str, int, bytes]]) -> dict[tuple[str, int], Counts]:
+    """Histograms by class and block."""
+    found = {}
+    for name, block, packed in rows:
+        table = np.frombuffer(zlib.decompress(packed), dtype="<u4").reshape(-1, 2)
+        counts = np.zeros(_BUCKETS, dtype=np.int64)
+        counts[table[:, 0]] = table[:, 1]
+        found[name, block] = counts
+    return found
+
+
+def bucket_of(steps_us: npt.NDArray[np.uint32]) -> Counts:
+    """Bucket of each gap in microseconds."""
+    logs = np.log(np.maximum(steps_us, 1)) / np.log(_RATIO)
+    buckets: Counts = np.minimum(np.round(logs), _BUCKETS - 1).astype(np.int64)
+    return buckets
+
+
+def values_ms() -> Floats:
+    """The gap that each bucket stands for, ms."""
+    values: Floats = np.power(_RATIO, np.arange(_BUCKETS, dtype=np.float64)) / 1e3
+    return values

@@ -1,0 +1,38 @@
+"""Objectives that others have set, by name: `--slo preset:NAME`, or `preset: NAME` among a scenario's rules."""
+
+from surgeproof.errors import RuleError
+
+PRESETS: dict[str, tuple[str, dict[str, tuple[str, ...]]]] = {
+    "service-classes": (
+        "payment-like, query-like and log-like traffic",
+        {
+            "P0": ("success >= 99.99%", "ttft p99 < 50ms"),
+            "P1": ("success >= 99.9%", "ttft p99 < 200ms"),
+            "P2": ("success >= 99%", "ttft p99 < 1000ms"),
+        },
+    ),
+    "latency-bound": ("first tokens before all; load it with 200 connections or more", {"all": ("ttft p95 <= 350ms",)}),
+    "throughput-bound": ("requests before all", {"all": ("requests_per_s >= 150", "success >= 99%")}),
+    "contract": (
+        "one contract of many dimensions, for one instance",
+        {"all": ("e2e p95 < 800ms", "requests_per_s >= 120", "errors < 0.3%")},
+    ),
+    "mlperf-llama2-70b": ("MLPerf Inference, server", {"all": ("ttft p99 <= 2000ms", "tpot p99 <= 200ms")}),
+    "mlperf-llama2-70b-interactive": (
+        "MLPerf Inference, interactive",
+        {"all": ("ttft p99 <= 450ms", "tpot p99 <= 40ms")},
+    ),
+    "mlperf-llama3.1-405b": ("MLPerf Inference, server", {"all": ("ttft p99 <= 6000ms", "tpot p99 <= 175ms")}),
+    "mlperf-llama3.1-8b": ("MLPerf Inference, server", {"all": ("ttft p99 <= 2000ms", "tpot p99 <= 100ms")}),
+}
+
+
+def preset(name: str) -> dict[str, tuple[str, ...]]:
+    """The rules of a preset, by class.
+
+    Raises:
+        RuleError: there is no such preset.
+    """
+    if name not in PRESETS:
+        raise RuleError(f"no SLO preset {name!r}; known are {', '.join(PRESETS)}")
+    return PRESETS[name][1]

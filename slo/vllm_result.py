@@ -1,0 +1,72 @@
+"""A run under the names that vLLM's `bench serve` writes, so that scripts made for it work. Pure.
+
+Its figures are of answered requests and from the send (`service`), as vLLM measures; throughputs are
+over the time from the first send to the last end. `std` is the population's, as there.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from surgeproof.slo.intervals import quantile
+from surgeproof.slo.measured import Floats, Measured
+
+_PERCENTILES = (50, 90, 95, 99)
+
+
+def vllm_result(measured: Measured, facts: dict[str, Any], itls_ms: list[list[float]] | None) -> dict[str, Any]:
+    """The result file.
+
+    Args:
+        measured: the run's records.
+        facts: what the run was: `date`, `model_id`, `request_rate`, `burstiness`, `max_concurrency`, `metadata`.
+        itls_ms: gaps between arrivals of each answered request; None where they were not kept.
+    """
+    sent, ok = measured.judged, measured.judged & measured.ok
+    times = measured.times_s
+    duration = float(np.nanmax(times["done_at_ns"][ok]) - np.nanmin(times["sent_at_ns"][ok])) if ok.any() else 0.0
+    inputs = np.nan_to_num(measured.numbers["input_tokens"][ok])
+    outputs = np.nan_to_num(measured.numbers["output_tokens"][ok])
+    rate = 1 / duration if duration > 0 else 0.0
+    result: dict[str, Any] = facts | {
+        "backend": "surgeproof",
+        "num_prompts": int(sent.sum()),
+        "duration": duration,
+        "completed": int(ok.sum()),
+        "failed": int((sent & ~measured.ok).sum()),
+        "total_input_tokens": int(inputs.sum()),
+        "total_output_tokens": int(outputs.sum()),
+        "request_throughput": float(ok.sum() * rate),
+        "output_throughput": float(outputs.sum() * rate),
+        "total_token_throughput": float((inputs.sum() + outputs.sum()) * rate),
+        "input_lens": inputs.astype(int).tolist(),
+        "output_lens": outputs.astype(int).tolist(),
+        "ttfts": _seconds(measured.latency_ms("ttft", "service")[ok]),
+        "start_times": times["sent_at_ns"][ok].tolist(),
+    }
+    gaps = np.concatenate([np.array(of, dtype=np.float64) for of in itls_ms]) if itls_ms else np.zeros(0)
+    for name, values in (
+        ("ttft", measured.latency_ms("ttft", "service")[ok]),
+        ("tpot", measured.latency_ms("tpot")[ok]),
+        ("itl", gaps),
+        ("e2el", measured.latency_ms("e2e", "service")[ok]),
+    ):
+        result |= _figures(name, values[~np.isnan(values)])
+    if itls_ms is not None:
+        result["itls"] = [[gap / 1e3 for gap in of] for of in itls_ms]
+    return result
+
+
+def _figures(name: str, values: Floats) -> dict[str, float]:
+    if len(values) == 0:
+        return {}
+    ordered = np.sort(values)
+    found = {f"mean_{name}_ms": float(values.mean()), f"std_{name}_ms": float(values.std())}
+    found[f"median_{name}_ms"] = quantile(ordered, 0.5)
+    return found | {f"p{q}_{name}_ms": quantile(ordered, q / 100) for q in _PERCENTILES}
+
+
+def _seconds(values_ms: Floats) -> list[float]:
+    """VLLM writes 0 for a request without a first token."""
+    seconds: list[float] = (np.nan_to_num(values_ms) / 1e3).tolist()
+    return seconds

@@ -1,0 +1,128 @@
+"""Runs out of a database and into one: a whole run as JSON lines, or its records as a table.
+
+    {"surgeproof": 1, "run": {..}}            first line: the run's row
+    {"plan": {..}} {"health": {..}} {"verdict": {..}} {"gaps": {..}} {"record": {..}}
+
+Bytes travel as base64. An imported run keeps its uid, so that it cannot be taken in twice.
+"""
+
+import base64
+import json
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import msgspec
+import sqlalchemy as sa
+
+from surgeproof.errors import StoreError, UsageError
+from surgeproof.records import StreamRecord
+from surgeproof.storage import tables
+from surgeproof.storage.store import Store, stating
+
+VERSION = 1
+_BATCH = 1000
+_PARTS = {
+    "plan": tables.plans,
+    "health": tables.health,
+    "verdict": tables.verdicts,
+    "gaps": tables.gap_histograms,
+    "record": tables.records,
+}
+
+
+def export_lines(engine: sa.Engine, run_id: int) -> Iterator[str]:
+    """A run as JSON lines.
+
+    Raises:
+        UsageError: there is no such run.
+    """
+    with stating("read", engine), engine.connect() as connection:
+        row = connection.execute(sa.select(tables.runs).where(tables.runs.c.id == run_id)).mappings().first()
+        if row is None:
+            raise UsageError(f"no run {run_id}; see 'surgeproof runs list'")
+        yield json.dumps({"surgeproof": VERSION, "run": {k: v for k, v in row.items() if k not in ("id", "spool")}})
+        for name, table in _PARTS.items():
+            query = sa.select(table).where(table.c.run_id == run_id).order_by(*table.primary_key.columns)
+            for held in connection.execution_options(yield_per=_BATCH).execute(query).mappings():
+                yield json.dumps({name: {k: _plain(v) for k, v in held.items() if k != "run_id" and v is not None}})
+
+
+def import_lines(store: Store, lines: Iterable[str]) -> int:
+    """Take in a run and return its new number; all of it or nothing.
+
+    Raises:
+        UsageError: the lines are no exported run, or the database holds it already.
+        StoreError: the database cannot be written.
+    """
+    numbered = enumerate(lines, 1)
+    head = _object(next(numbered, (1, ""))[1], 1)
+    if head.get("surgeproof") != VERSION or not isinstance(head.get("run"), dict):
+        raise UsageError("this is no exported run: its first line lacks 'surgeproof' and 'run'")
+    try:
+        run_id = store.create_run(head["run"])
+    except StoreError as exc:
+        if "unique" in str(exc).lower():
+            raise UsageError(f"the database holds run {head['run'].get('uid')} already") from exc
+        raise
+    try:
+        _import_parts(store, run_id, numbered)
+        store.finish_run(run_id, {"state": head["run"].get("state", "finished")}, None)
+    except BaseException:
+        store.delete_run(run_id)
+        raise
+    return run_id
+
+
+def _import_parts(store: Store, run_id: int, numbered: Iterator[tuple[int, str]]) -> None:
+    rows: dict[str, list[dict[str, Any]]] = {name: [] for name in _PARTS}
+    records: list[StreamRecord] = []
+    for number, line in numbered:
+        part = _object(line, number)
+        name = next(iter(part), "")
+        if name not in _PARTS:
+            raise UsageError(f"line {number}: {name!r} is no part of a run")
+        values = {k: _binary(_PARTS[name], k, v) for k, v in part[name].items()}
+        if name != "record":
+            rows[name].append(values)
+            continue
+        if isinstance(values.get("warnings"), str):
+            values["warnings"] = tuple(values["warnings"].split(","))
+        try:
+            records.append(msgspec.convert(values, StreamRecord, builtin_types=(bytes,)))
+        except msgspec.ValidationError as exc:
+            raise UsageError(f"line {number}: {exc}") from exc
+        if len(records) >= _BATCH:
+            store.add_records(run_id, records)
+            records = []
+    store.add_records(run_id, records)
+    for name, held in rows.items():
+        store.insert_rows(_PARTS[name], [row | {"run_id": run_id} for row in held])
+
+
+def record_rows(engine: sa.Engine, run_id: int) -> tuple[list[str], list[list[Any]]]:
+    """A run's records as a table: names of columns, and rows; single arrival times left out."""
+    columns = [column for column in tables.records.columns if column.name not in ("run_id", "arrivals")]
+    query = sa.select(*columns).where(tables.records.c.run_id == run_id).order_by(tables.records.c.plan_index)
+    with stating("read", engine), engine.connect() as connection:
+        return [column.name for column in columns], [list(row) for row in connection.execute(query)]
+
+
+def _plain(value: Any) -> Any:
+    return base64.b64encode(value).decode() if isinstance(value, bytes) else value
+
+
+def _binary(table: sa.Table, name: str, value: Any) -> Any:
+    column = table.columns.get(name)
+    if column is not None and isinstance(column.type, sa.LargeBinary) and isinstance(value, str):
+        return base64.b64decode(value)
+    return value
+
+
+def _object(line: str, number: int) -> dict[str, Any]:
+    try:
+        found = json.loads(line)
+    except ValueError as exc:
+        raise UsageError(f"line {number} of the export is not JSON ({exc})") from exc
+    if not isinstance(found, dict):
+        raise UsageError(f"line {number} of the export is not an object")
+    return found

@@ -1,0 +1,148 @@
+"""Looks back at stored runs: compares them, holds one against its history, decides, and exports.
+
+Reads from `storage`, judges by `slo`; nothing is sent and nothing is changed.
+"""
+
+import csv
+import json
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from surgeproof.errors import ConfigError, UsageError
+from surgeproof.loadgen.stream import unpack_arrivals
+from surgeproof.records import Verdict
+from surgeproof.run import measured_run
+from surgeproof.slo.baseline import BaselineReport, choose_history, deviations, explain
+from surgeproof.slo.breaker import Breaker, breaker
+from surgeproof.slo.compare import Difference, Policy, compare, figures_of, group_mask, groups
+from surgeproof.slo.decision import Decision, decide
+from surgeproof.slo.measured import Measured
+from surgeproof.slo.vllm_result import vllm_result
+from surgeproof.slo.wording import when
+from surgeproof.storage.archive import export_lines, record_rows
+from surgeproof.storage.queries import arrivals_of, get_run, list_runs
+from surgeproof.storage.store import open_engine
+
+_MOST_HISTORY = 100
+
+
+def compare_runs(db_url: str, run_ids: Sequence[int], policy: Policy) -> list[list[Difference]]:
+    """The first run against each of the others.
+
+    Raises:
+        UsageError: a run is missing or has not ended.
+    """
+    engine = open_engine(db_url, create=False)
+    first, *others = (_ended(engine, run_id) for run_id in run_ids)
+    return [compare(first, other, policy) for other in others]
+
+
+def baseline_report(db_url: str, run_id: int, days: float) -> BaselineReport:
+    """A run against the earlier ones of its name.
+
+    Raises:
+        UsageError: the run is missing, or too few others are there to compare with.
+    """
+    engine = open_engine(db_url, create=False)
+    run = get_run(engine, run_id)
+    chosen, same_hour = choose_history(run, list_runs(engine, 100_000), days)
+    chosen = chosen[:_MOST_HISTORY]
+    if len(chosen) < 3:
+        raise UsageError(
+            f"run {run_id} has {len(chosen)} finished runs named {run['name']!r} in the {days:g} days before it; "
+            "three are needed for a baseline"
+        )
+    measured = [_ended(engine, number) for number in (run_id, *chosen)]
+    figures = [_figures(of, groups(measured[0])) for of in measured]
+    found = deviations(figures[0], figures[1:])
+    tags = explain(found, run["metadata"], [get_run(engine, number)["metadata"] for number in chosen])
+    return BaselineReport(tuple(chosen), same_hour, tuple(found), tuple(tags))
+
+
+def decision_of(db_url: str, run_id: int, baseline_id: int | None = None) -> Decision:
+    """What the decision table says of a stored run, against another one where it is named."""
+    engine = open_engine(db_url, create=False)
+    run, measured = get_run(engine, run_id), _ended(engine, run_id)
+    success = None
+    if baseline_id is not None:
+        before = _ended(engine, baseline_id)
+        success = float(before.ok[before.judged].mean()) if before.judged.any() else None
+    return decide(measured, Verdict(run["verdict"]) if run["verdict"] else None, success)
+
+
+def breaker_of(db_url: str, run_id: int, p99_bound_ms: float) -> Breaker:
+    """A circuit breaker's score over a stored run."""
+    return breaker(_ended(open_engine(db_url, create=False), run_id), p99_bound_ms)
+
+
+def export_run(db_url: str, run_id: int, path: Path) -> None:
+    """Write a run by the file's suffix: .jsonl whole, .csv and .parquet its records, .json as vLLM's bench does.
+
+    Raises:
+        ConfigError: the suffix is another one, or the file cannot be written.
+        UsageError: there is no such run.
+    """
+    engine = open_engine(db_url, create=False)
+    get_run(engine, run_id)
+    writers = {".jsonl": _write_jsonl, ".csv": _write_csv, ".parquet": _write_parquet, ".json": _write_vllm}
+    if path.suffix not in writers:
+        raise ConfigError(f"cannot export to {path}: end its name with {', '.join(writers)}")
+    try:
+        writers[path.suffix](engine, run_id, path)
+    except OSError as exc:
+        raise ConfigError(f"cannot write {path}: {exc.strerror}") from exc
+
+
+def _write_jsonl(engine: Any, run_id: int, path: Path) -> None:
+    with path.open("w", encoding="utf-8") as file:
+        file.writelines(f"{line}\n" for line in export_lines(engine, run_id))
+
+
+def _write_csv(engine: Any, run_id: int, path: Path) -> None:
+    names, rows = record_rows(engine, run_id)
+    with path.open("w", encoding="utf-8", newline="") as file:
+        csv.writer(file).writerows([names, *rows])
+
+
+def _write_parquet(engine: Any, run_id: int, path: Path) -> None:
+    try:
+        import pandas as pd
+    except ModuleNotFoundError as exc:
+        raise ConfigError("Parquet files need: pip install 'surgeproof[ui]'") from exc
+    names, rows = record_rows(engine, run_id)
+    pd.DataFrame(rows, columns=names).convert_dtypes().to_parquet(path, index=False)
+
+
+def _write_vllm(engine: Any, run_id: int, path: Path) -> None:
+    run, measured = get_run(engine, run_id), measured_run(engine, run_id)
+    load = run["scenario"]["load"]
+    facts = {
+        "date": when(run["started_at_ns"]),
+        "model_id": run["model"],
+        "request_rate": load["request_rate"],
+        "burstiness": load["burstiness"],
+        "max_concurrency": load["max_concurrency"],
+        **run["metadata"],
+    }
+    kept = arrivals_of(engine, run_id)
+    indexes = measured.columns.integers("plan_index")[measured.judged & measured.ok]
+    gaps = None
+    if all(kept.get(int(index)) is not None for index in indexes):
+        steps = [unpack_arrivals(kept[int(index)]) for index in indexes]
+        gaps = [[(b - a) / 1e3 for a, b in pairwise(of)] for of in steps]
+    path.write_text(json.dumps(vllm_result(measured, facts, gaps), allow_nan=False))
+
+
+def _ended(engine: Any, run_id: int) -> Measured:
+    if get_run(engine, run_id)["summary"] is None:
+        raise UsageError(f"run {run_id} has not ended: wait for it, or see 'surgeproof recover'")
+    return measured_run(engine, run_id)
+
+
+def _figures(measured: Measured, names: Sequence[str]) -> dict[str, dict[str, float]]:
+    return {
+        name: {metric: figure.value for metric, figure in figures_of(measured, group_mask(measured, name)).items()}
+        for name in names
+    }

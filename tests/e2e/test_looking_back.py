@@ -1,0 +1,111 @@
+"""Commands on stored runs, as a user types them."""
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+
+from surgeproof.sandbox.sim_process import SimProcess
+from tests.e2e.test_run import rows, surgeproof
+
+
+@pytest.fixture(scope="module")
+def folder(sim: SimProcess, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Four runs of one name; the last asks for longer answers."""
+    path = tmp_path_factory.mktemp("runs")
+    for number in range(4):
+        result = surgeproof(
+            "run", "--base-url", sim.base_url, "--request-rate", "60", "--num-prompts", "150", "--input-len", "20",
+            "--output-len", "40" if number == 3 else "5", "--metadata", f"image=v{1 + (number == 3)}", cwd=path,
+        )  # fmt: skip
+        assert result.returncode in (0, 5), result.stdout + result.stderr
+    return path
+
+
+def test_compare_finds_what_changed_and_exits_3(folder: Path) -> None:
+    result = surgeproof("compare", "1", "4", cwd=folder)
+    assert result.returncode == 3, result.stdout + result.stderr
+    assert "worse than accepted" in result.stdout
+    found = json.loads(surgeproof("compare", "1", "2", "4", "--json", cwd=folder).stdout)
+    assert [pair["after"] for pair in found] == [2, 4]
+    assert any(d["metric"] == "e2e p99, ms" and d["alarm"] for d in found[1]["differences"])
+    assert surgeproof("compare", "1", cwd=folder).returncode == 2
+
+
+def test_baseline_alarms_and_names_the_changed_tag(folder: Path) -> None:
+    with_changes = surgeproof("baseline", "4", "--json", cwd=folder)
+    report = json.loads(with_changes.stdout)
+    assert report["runs"] == [3, 2, 1]
+    alarms = {d["metric"] for d in report["deviations"] if d["alarm"]}
+    assert "e2e mean, ms" in alarms
+    assert with_changes.returncode == 3
+    assert "tag image is v2, it was v1" in report["explanations"]
+    few = surgeproof("baseline", "2", cwd=folder)
+    assert few.returncode == 2
+    assert "three are needed" in few.stderr
+
+
+def test_decide_and_breaker_answer(folder: Path) -> None:
+    result = surgeproof("decide", "1", "--baseline", "2", cwd=folder)
+    assert result.returncode in (0, 4)
+    assert result.stdout.startswith(("promote: ", "hold: "))
+    assert "suggested threshold" in surgeproof("breaker", "1", cwd=folder).stdout
+
+
+def test_runs_are_exported_in_every_form_and_imported(folder: Path) -> None:
+    for name in ("r.jsonl", "r.csv", "r.parquet", "r.json"):
+        result = surgeproof("runs", "export", "1", "-o", name, cwd=folder)
+        assert result.returncode == 0, result.stderr
+    with (folder / "r.csv").open(newline="") as file:
+        table = list(csv.DictReader(file))
+    assert len(table) == 150
+    assert {row["outcome"] for row in table} == {"ok"}
+    import pandas as pd
+
+    assert len(pd.read_parquet(folder / "r.parquet")) == 150
+    result = surgeproof("runs", "import", "r.jsonl", "--db", "sqlite:///copy.db", cwd=folder)
+    assert "Imported as run 1." in result.stdout, result.stderr
+    shown = [json.loads(surgeproof("runs", "show", "1", "--json", "--db", db, cwd=folder).stdout)
+             for db in ("sqlite:///surgeproof.db", "sqlite:///copy.db")]  # fmt: skip
+    assert shown[0] == shown[1]
+    assert surgeproof("runs", "export", "1", "-o", "r.xml", cwd=folder).returncode == 2
+
+
+def test_the_vllm_file_has_its_names_and_figures(folder: Path) -> None:
+    """As `bench serve --save-result` writes them; figures recomputed from the lists in it."""
+    surgeproof("runs", "export", "1", "-o", "v.json", cwd=folder)
+    found = json.loads((folder / "v.json").read_text())
+    assert found["completed"] == len(found["ttfts"]) == len(found["itls"]) == 150
+    assert found["mean_ttft_ms"] == pytest.approx(1000 * sum(found["ttfts"]) / 150)
+    assert found["request_throughput"] == pytest.approx(150 / found["duration"])
+    assert found["total_token_throughput"] == pytest.approx(
+        (found["total_input_tokens"] + found["total_output_tokens"]) / found["duration"]
+    )
+    gaps = sorted(gap for of in found["itls"] for gap in of)
+    assert found["median_itl_ms"] == pytest.approx(1000 * gaps[-(-len(gaps) // 2) - 1])
+    names = {
+        f"{kind}_{name}_ms" for kind in ("mean", "median", "std", "p99") for name in ("ttft", "tpot", "itl", "e2el")
+    }
+    assert names <= found.keys()
+
+
+def test_tags_deletion_and_pruning(folder: Path) -> None:
+    import shutil
+
+    shutil.copy(folder / "surgeproof.db", folder / "own.db")
+    db = ("--db", "sqlite:///own.db")
+    assert "image=v9" in surgeproof("runs", "tag", "1", "image=v9", *db, cwd=folder).stdout
+    assert surgeproof("runs", "delete", "2", "77", *db, cwd=folder).returncode == 2
+    assert "would be deleted" in surgeproof("runs", "prune", "--max-size", "1KB", "--dry-run", *db, cwd=folder).stdout
+    assert surgeproof("runs", "prune", *db, cwd=folder).returncode == 2
+    assert "3 runs deleted: 1, 3, 4" in surgeproof("runs", "prune", "--max-size", "1KB", *db, cwd=folder).stdout
+    assert rows(folder / "own.db", "SELECT count(*) FROM records") == [(0,)]
+
+
+def test_slo_plan_and_presets(tmp_path: Path) -> None:
+    (tmp_path / "slo.yaml").write_text("['ttft p99 < 1s', 'success >= 99.99%']")
+    found = json.loads(surgeproof("slo", "plan", "slo.yaml", "--rate", "10", "--json", cwd=tmp_path).stdout)
+    assert [need["at_best"] for need in found] == [299, 29_956]
+    assert "mlperf-llama2-70b" in surgeproof("slo", "presets", cwd=tmp_path).stdout
+    assert surgeproof("slo", "plan", "preset:nonsense", cwd=tmp_path).returncode == 2

@@ -1,0 +1,54 @@
+"""The fluidity index by hand-made answers, and rules on it."""
+
+import numpy as np
+import pytest
+
+from surgeproof.errors import RuleError
+from surgeproof.loadgen.stream import pack_arrivals
+from surgeproof.records import Audit, Verdict
+from surgeproof.slo.fluidity import fluidity
+from surgeproof.slo.measured import Measured
+from surgeproof.slo.rules import parse_rule, parse_rules
+from surgeproof.slo.verdict import judge
+from tests.slo.columns import EPOCH_NS, measured
+
+MS = 1_000_000
+
+
+@pytest.mark.parametrize(
+    ("arrivals", "index"),
+    [
+        ([90, 130, 170, 210], 1.0),  # due at 100, 150, 200, 250
+        ([110, 150, 190, 230], 0.75),  # the first misses; from 110 on due at 160, 210, 260
+        ([90, 91, 92, 240], 1.0),  # time won early pays for the wait
+        ([90, 130, 400, 440], 0.75),  # one stall is one miss: from 400 on due at 450
+        ([90, 130, 400, 460, 520], 0.4),  # and each later gap above 50 one more
+        ([], 0.0),
+    ],
+)
+def test_deadlines_carry_forward_and_start_anew_after_a_miss(arrivals: list[float], index: float) -> None:
+    assert fluidity(np.array(arrivals, dtype=np.float64), 100.0, 50.0) == index
+
+
+def test_rules_on_fluidity_are_judged() -> None:
+    """Of 400 answers every hundredth stalls once in four arrivals: 99 % reach an index of 90 %."""
+    packed = {}
+    for i in range(400):
+        sent = EPOCH_NS + i * 10 * MS
+        at = [90, 130, 400, 440] if i % 100 == 0 else [90, 130, 170, 210]
+        packed[i] = pack_arrivals(sent, [sent + a * MS for a in at])
+    run = Measured(measured([90.0] * 400).columns, None, packed)
+    texts = ("fluidity 100ms/50ms >= 90% for 95%", "fluidity 100ms/50ms >= 90% for 99.9%", "fluidity 100ms/50ms >= 95%")
+    first, second, third = judge(run, parse_rules({"P0": texts}), Audit())
+    assert (first.verdict, first.observed) == (Verdict.PASS, 0.99)
+    assert second.verdict is Verdict.FAIL
+    assert (third.verdict, third.observed) == (Verdict.PASS, pytest.approx(0.9975))
+    (none,) = judge(measured([90.0] * 400), parse_rules({"P0": texts[:1]}), Audit())
+    assert none.verdict is Verdict.INCONCLUSIVE
+
+
+def test_the_deadlines_are_read_with_their_units() -> None:
+    rule = parse_rule("fluidity 0.5s/50ms >= 90% for 99%")
+    assert (rule.deadlines_ms, rule.quantile, rule.conditions[0].bound) == ((500.0, 50.0), 0.99, 0.9)
+    with pytest.raises(RuleError, match="fluidity 500ms/50ms"):
+        parse_rule("fluidity > 3")

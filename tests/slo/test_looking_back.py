@@ -1,0 +1,133 @@
+"""Baselines, decisions, budgets, breakers and the length of a run."""
+
+import numpy as np
+import pytest
+
+from surgeproof.errors import RuleError
+from surgeproof.records import Verdict
+from surgeproof.slo.baseline import choose_history, deviations, explain
+from surgeproof.slo.breaker import breaker
+from surgeproof.slo.burn import budgets
+from surgeproof.slo.decision import Action, decide
+from surgeproof.slo.planning import needs
+from surgeproof.slo.presets import PRESETS
+from surgeproof.slo.rules import parse_rule, parse_rules
+from tests.slo.columns import measured
+
+HOUR_NS = 3_600_000_000_000
+
+
+def run(number: int, hours_ago: float, **changes: object) -> dict[str, object]:
+    return {
+        "id": number,
+        "name": "nightly",
+        "state": "finished",
+        "verdict": "PASS",
+        "started_at_ns": 1_800_000_000_000_000_000 - round(hours_ago * HOUR_NS),
+    } | changes
+
+
+def test_history_is_of_the_same_name_and_hour_where_three_are() -> None:
+    earlier = [run(1, 24), run(2, 48.5), run(3, 71.4), run(4, 30), run(5, 24, name="x"), run(6, 24, state="broken")]
+    earlier += [run(7, 24, verdict="INVALID"), run(8, 24 * 9), run(9, -1)]
+    assert choose_history(run(0, 0), earlier, 7) == ([1, 2, 3], True)
+    assert choose_history(run(0, 0), [run(1, 24), run(4, 30), run(2, 49.5)], 7) == ([1, 4, 2], False)
+
+
+def test_a_figure_alarms_when_it_is_off_by_share_and_by_spread() -> None:
+    """Median 100, spread 1.4826 x 4: 120 is 20 % and 3.4 spreads off; 114 is too little, 80 is faster."""
+    history = [{"all": {"ttft p99, ms": value}} for value in (96.0, 100.0, 104.0, 98.0, 106.0)]
+
+    def alarm(value: float) -> bool:
+        (found,) = deviations({"all": {"ttft p99, ms": value}}, history)
+        assert (found.median, found.spread) == (100.0, pytest.approx(1.4826 * 4))
+        return found.alarm
+
+    assert alarm(120.0)
+    assert not alarm(114.0)
+    assert not alarm(80.0)
+    rates = [{"all": {"requests/s": 10.0 + i / 100}} for i in range(5)]
+    assert deviations({"all": {"requests/s": 8.0}}, rates)[0].alarm
+    assert deviations({"all": {"requests/s": 8.0}}, rates[:2]) == []
+
+
+def test_alarms_are_explained_by_group_phase_and_new_tags() -> None:
+    history = [
+        {"all": {"tpot mean, ms": 20.0 + i / 10}, "input 1024..4096": {"tpot mean, ms": 22.0 + i / 10}}
+        for i in range(5)
+    ]
+    now = {"all": {"tpot mean, ms": 30.0}, "input 1024..4096": {"tpot mean, ms": 60.0}}
+    told = explain(deviations(now, history), {"image": "v2", "team": "a"}, [{"image": "v1", "team": "a"}] * 5)
+    assert told == [
+        "worst in input 1024..4096: tpot mean, ms +170%",
+        "decode: tpot mean, ms +49%",
+        "tag image is v2, it was v1",
+    ]
+
+
+def test_the_decision_table_goes_from_the_worst_row_down() -> None:
+    good = measured([100.0] * 100)
+    assert decide(good, Verdict.PASS).action is Action.PROMOTE
+    assert decide(good, Verdict.INCONCLUSIVE).action is Action.HOLD
+    assert decide(good, Verdict.INVALID).action is Action.HOLD
+    assert decide(measured([100.0] * 90 + [3000.0] * 10), Verdict.PASS).action is Action.HOLD
+    broken = measured([100.0] * 100, outcome=["ok"] * 94 + ["error:http_503"] * 6, http_status=[200] * 94 + [503] * 6)
+    assert decide(broken, Verdict.PASS).action is Action.ROLL_BACK
+    reset = measured([100.0] * 100, outcome=["ok"] * 85 + ["error:reset"] * 15)
+    assert decide(reset, Verdict.FAIL, baseline_success=0.99).action is Action.ROLL_BACK
+    assert decide(reset, Verdict.FAIL, baseline_success=0.90).action is Action.HOLD
+
+
+def test_a_budget_is_spent_by_misses_and_burns_where_they_are() -> None:
+    """10 of 1,000 miss where 10 may: spent exactly; all in the last thirtieth of the run, which burns 30-fold."""
+    run = measured([100.0] * 990 + [900.0] * 10)
+    (budget,) = budgets(run, parse_rules({"P0": ("ttft p99 < 500ms",)}))
+    assert (budget.requests, budget.misses, budget.spent) == (1000, 10, pytest.approx(1.0))
+    burns = [burn for _, _, burn in budget.windows]
+    assert burns[:29] == [0.0] * 29
+    assert burns[29] == pytest.approx(10 / budget.windows[29][1] / 0.01)
+    assert budgets(run, parse_rules({"P0": ("ttft mean < 1s", "requests_per_s > 1")})) == []
+
+
+def test_the_length_of_a_run_follows_from_its_rules() -> None:
+    """299 requests without a miss show a p99, 29,956 show 99.99 % (0.9999^n < 0.05); P0 is half of 10 a second."""
+    rules = parse_rules({"P0": ("ttft p99 < 1s", "success >= 99.99%", "ttft mean < 1s")})
+    p99, success, mean = needs(rules, 10.0, {"P0": 1.0, "P1": 1.0})
+    assert (p99.at_best, success.at_best, mean.at_best) == (299, 29_956, 80)
+    assert p99.likely is not None
+    assert p99.likely > p99.at_best
+    assert p99.minutes == pytest.approx(p99.likely / 5 / 60, abs=0.1)
+    assert needs(rules, None, {"P0": 1.0})[0].minutes is None
+
+
+def test_a_breaker_would_have_opened_before_the_p99_was_missed() -> None:
+    """Load and latency double in the last tenth: the suggested threshold lies below the scores there."""
+    ttft = [100.0] * 900 + list(np.linspace(500, 4000, 100))
+    found = breaker(measured(ttft), 2000.0)
+    assert len(found.windows) == 30
+    assert found.threshold is not None
+    assert found.threshold <= max(score for _, score in found.windows)
+    assert breaker(measured([100.0] * 300), 2000.0).threshold is None
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_presets_are_rules(name: str) -> None:
+    assert parse_rules({"preset": (name,)})
+
+
+def test_presets_add_to_other_rules_and_unknown_ones_are_named() -> None:
+    rules = parse_rules({"P0": ("tpot p50 < 1s",), "preset": ("service-classes",)})
+    assert [rule.text for rule in rules["P0"]] == ["tpot p50 < 1s", "success >= 99.99%", "ttft p99 < 50ms"]
+    with pytest.raises(RuleError, match="no SLO preset 'x'; known are service-classes"):
+        parse_rules({"preset": ("x",)})
+
+
+def test_selectors_choose_requests() -> None:
+    """Half of the requests are long and slow; the rule is about the short ones."""
+    run = measured([100.0, 900.0] * 400, planned_input_tokens=[100, 5000] * 400, model=["a", "b"] * 400)
+    for where, share in (("input < 1000", 0.5), ("input 1000..5001", 0.5), ("input >= 5000 and model = b", 0.5)):
+        mask = run.selected(parse_rule(f"ttft p99 < 1s where {where}").selectors)
+        assert mask.mean() == share
+    assert not run.selected(parse_rule("ttft p99 < 1s where input 1000..5000").selectors).any()
+    with pytest.raises(RuleError, match="cannot read 'colour = red' after 'where'"):
+        parse_rule("ttft p99 < 1s where colour = red")
