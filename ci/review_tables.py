@@ -1,6 +1,7 @@
 """Comparisons, baselines and needs as tables on a terminal."""
 
 from collections.abc import Sequence
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -56,4 +57,17 @@ def print_needs(needs: Sequence[Need]) -> None:
         likely = "–" if need.likely is None else str(need.likely)
         minutes = "–" if need.minutes is None else f"{need.minutes:g}"
         table.add_row(need.request_class, need.rule, str(need.at_best), likely, minutes)
+    Console().print(table)
+
+
+def print_estimates(rows: Sequence[dict[str, Any]]) -> None:
+    """Busy shares with their 90 % intervals, and what limits."""
+    table = Table(title="Estimated, % of the time (90 % interval)", title_justify="left", show_edge=False)
+    for name in ("", "SM busy", "DRAM", "tensor", "limit"):
+        table.add_column(name, justify="left" if name in ("", "limit") else "right")
+    for number, row in enumerate(rows):
+        shares = [
+            f"{row[f'{k}_pct']:.1f} ({row[f'{k}_low']:.1f}–{row[f'{k}_high']:.1f})" for k in ("sm", "dram", "tensor")
+        ]
+        table.add_row(str(row.get("label", number)), *shares, row["limit"])
     Console().print(table)

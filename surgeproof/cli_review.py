@@ -22,7 +22,7 @@ def add_review_commands(cli: click.Group, runs: click.Group) -> None:
     """Hang the commands below the command line and its group `runs`."""
     for command in (tag, delete, export, import_command, prune):
         runs.add_command(command)
-    for command in (compare, baseline, decide, breaker, slo):
+    for command in (compare, baseline, decide, breaker, slo, estimate):
         cli.add_command(command)
 
 
@@ -215,6 +215,47 @@ def breaker(run_id: int, ttft_p99: float, db: str, as_json: bool) -> None:
     click.echo(f"scores over the run: {scores or 'too few requests'}")
     threshold = "none: first tokens kept to it" if found.threshold is None else f"{found.threshold:.2f}"
     click.echo(f"suggested threshold for a p99 of {ttft_p99:g} ms: {threshold}")
+
+
+@click.command()
+@click.option("--steps", type=click.Path(path_type=Path), help="JSON of measured steps.")
+@click.option("--run", "run_id", type=RUN_ID, help="Stored run.")
+@click.option("--gpu", "gpu_name", help="H200, H100, A100-80GB, L40S, ..; default the file's or the run's own.")
+@click.option("--config", type=click.Path(path_type=Path), help="The model's config.json (for --run).")
+@click.option("--weights", help="Number type of quantised weights: fp8, int8, int4.")
+@click.option("--kv-cache", help="Number type of the KV cache.")
+@click.option("--gpus", default=1, show_default=True, type=click.IntRange(1, 1024), help="Tensor-parallel GPUs.")
+@db_option
+@json_option
+def estimate(
+    steps: Path | None,
+    run_id: int | None,
+    gpu_name: str | None,
+    config: Path | None,
+    weights: str | None,
+    kv_cache: str | None,
+    gpus: int,
+    db: str,
+    as_json: bool,
+) -> None:
+    """Estimate what SMs, tensor cores and memory did, from what was asked of the model."""
+    import json
+
+    from surgeproof.capacity import estimate_run, estimate_steps_file
+
+    if (steps is None) == (run_id is None):
+        raise ConfigError("say what to estimate: --steps FILE or --run ID")
+    if steps is not None:
+        found = estimate_steps_file(steps, gpu_name)
+    else:
+        assert run_id is not None, "one of the two was given"
+        found = estimate_run(db, run_id, gpu_name, config, weights, kv_cache, gpus)
+    if as_json:
+        click.echo(json.dumps(found, allow_nan=False))
+    else:
+        from surgeproof.ci.review_tables import print_estimates
+
+        print_estimates(found)
 
 
 @click.group()

@@ -1,0 +1,202 @@
+"""What a GPU's SMs, tensor cores and memory did, from what was asked of the model. Pure.
+
+    mb = bytes moved / (busy time x peak bandwidth)           mf = operations / (busy time x peak rate)
+    SM busy = busy x (1 - (1 - (mb/M)^b) (1 - t (mf/F)^d)) x (1 - g (1 - busy))
+
+Bytes are weights once a pass, the KV cache of the batch, and activations; operations are two a
+parameter and token, and attention. M and F are the shares of the peaks that kernels reach at best, so
+that the curve ends where a GPU is full whatever model it was fitted on; b, d, g and the activation
+factor were fitted on step counters of an H200. Intervals are 90 %: half widths come from models left out
+of the fit. NVML's `utilization.gpu` is the share of time in which any kernel ran, and no part of this.
+"""
+
+from typing import Any
+
+import msgspec
+
+from surgeproof.errors import UsageError
+from surgeproof.gpu.datasheets import Gpu
+from surgeproof.gpu.model_shape import ModelShape
+
+BEST_BANDWIDTH = 0.95
+BEST_COMPUTE = 0.65
+_TOP = 0.98
+
+
+class Fit(msgspec.Struct, frozen=True):
+    """The fitted numbers; half widths of the intervals are shares at a busy share of 1.
+
+    `sm_scale` and `dram_scale` are what a calibration on one GPU and model corrects by.
+    """
+
+    bandwidth_power: float = 1.114
+    compute_power: float = 0.715
+    idle_loss: float = 0.066
+    activation_factor: float = 3.62
+    tensor_compute: float = 1.015
+    tensor_attention: float = 0.6
+    sm_half: float = 0.048
+    dram_half: float = 0.037
+    tensor_half: float = 0.093
+    sm_scale: float = 1.0
+    dram_scale: float = 1.0
+
+
+class Work(msgspec.Struct, frozen=True):
+    """What a stretch of time asked of a GPU: bytes and operations in all."""
+
+    weight_bytes: float = 0.0
+    kv_bytes: float = 0.0
+    activation_bytes: float = 0.0
+    flops: float = 0.0
+    attention_flops: float = 0.0
+
+    def times(self, count: float) -> "Work":
+        """The same again and again."""
+        return Work(*(getattr(self, name) * count for name in self.__struct_fields__))
+
+    def plus(self, other: "Work") -> "Work":
+        """Both together."""
+        return Work(*(getattr(self, name) + getattr(other, name) for name in self.__struct_fields__))
+
+
+class Estimate(msgspec.Struct, frozen=True):
+    """Shares in per cent of the wall time, with 90 % intervals; `limit` is what stands in the way of more."""
+
+    sm_pct: float
+    sm_low: float
+    sm_high: float
+    dram_pct: float
+    dram_low: float
+    dram_high: float
+    tensor_pct: float
+    tensor_low: float
+    tensor_high: float
+    limit: str
+
+
+def decode_work(shape: ModelShape, batch: float, context: float) -> Work:
+    """One step: a token for each of `batch` sequences with `context` tokens in the cache."""
+    return Work(
+        weight_bytes=shape.weight_bytes_read(batch),
+        kv_bytes=batch * context * shape.kv_bytes_per_token,
+        activation_bytes=batch * _activation_bytes(shape),
+        flops=2.0 * shape.active_params * batch,
+        attention_flops=4.0 * shape.layers * shape.heads * shape.head_dim * context * batch,
+    )
+
+
+def prefill_work(shape: ModelShape, tokens: float, prompts: float = 1.0) -> Work:
+    """One pass over `prompts` prompts of `tokens` tokens each."""
+    total = tokens * prompts
+    return Work(
+        weight_bytes=shape.weight_bytes_read(total),
+        kv_bytes=total * shape.kv_bytes_per_token,
+        activation_bytes=total * _activation_bytes(shape),
+        flops=2.0 * shape.active_params * total,
+        attention_flops=2.0 * shape.layers * shape.heads * shape.head_dim * tokens * total,
+    )
+
+
+def _activation_bytes(shape: ModelShape) -> float:
+    """Numbers of one token that a layer's kernels hand on, in 16 bits."""
+    return shape.layers * (4.0 * shape.hidden + 3.0 * shape.ff) * 2.0
+
+
+def estimate(
+    work: Work, gpu: Gpu, wall_s: float, busy_share: float, *, fit: Fit | None = None, gpus: int = 1, fp8: bool = False
+) -> Estimate:
+    """Estimate a stretch of time.
+
+    Args:
+        work: what was asked in it.
+        gpu: data sheet.
+        wall_s: its length.
+        busy_share: share of it in which the engine had work, as far as the client can tell.
+        fit: the fitted numbers; default those of the H200's counters.
+        gpus: tensor-parallel GPUs that share the work.
+        fp8: matrix products run on 8-bit units.
+    """
+    fit = fit or Fit()
+    busy = min(max(busy_share, 0.0), 1.0)
+    busy_s = max(wall_s * busy, 1e-9)
+    moved = work.weight_bytes + work.kv_bytes + fit.activation_factor * work.activation_bytes
+    mb = fit.dram_scale * moved / gpus / (busy_s * gpu.dram_bytes_per_s)
+    mf = (work.flops + work.attention_flops) / gpus / (busy_s * (gpu.flops_8 if fp8 else gpu.flops_16))
+    by_memory = min(mb / BEST_BANDWIDTH, 1.0) ** fit.bandwidth_power
+    by_compute = min(mf / BEST_COMPUTE, 1.0) ** fit.compute_power
+    sm = busy * (1 - (1 - by_memory) * (1 - _TOP * by_compute)) * (1 - fit.idle_loss * (1 - busy)) * fit.sm_scale
+    attention_share = work.kv_bytes / gpus / (busy_s * gpu.dram_bytes_per_s)
+    tensor = busy * min(fit.tensor_compute * mf / 0.84 + fit.tensor_attention * attention_share, 1.0)
+    limit = _limit(by_memory, by_compute, busy)
+    return Estimate(
+        *_bounded(sm, fit.sm_half * busy),
+        *_bounded(busy * mb, fit.dram_half * busy),
+        *_bounded(tensor, fit.tensor_half * busy),
+        limit,
+    )
+
+
+def _bounded(value: float, half: float) -> tuple[float, float, float]:
+    """Value, low and high in per cent, within 0 and 100."""
+
+    def percent(share: float) -> float:
+        return round(100 * min(max(share, 0.0), 1.0), 2)
+
+    value = min(max(value, 0.0), 1.0)
+    return percent(value), percent(value - half), percent(value + half)
+
+
+def _limit(by_memory: float, by_compute: float, busy: float) -> str:
+    """What more load would run into first."""
+    if busy < 0.7:
+        return "load"
+    if max(by_memory, by_compute) < 0.5:
+        return "host"
+    return "bandwidth" if by_memory >= by_compute else "compute"
+
+
+def estimate_steps(rows: list[dict[str, Any]], gpu: Gpu, fit: Fit | None = None) -> list[Estimate]:
+    """Estimate measured steps.
+
+    Args:
+        rows: `tag` (decode.., prefill.., mixed..), `steps`, `wall_s`, `busy_s`, `params`, `layers`, `d`, `heads`,
+            `kv_heads`, `ff`, `vocab`, `batch`, `context`, for mixed ones `prefill_tokens` and `decode_steps`;
+            counters, NVML's figures and power are not looked at.
+        gpu: data sheet.
+        fit: the fitted numbers.
+
+    Raises:
+        UsageError: a row lacks a field, or is of an unknown kind.
+    """
+    found = []
+    for number, row in enumerate(rows):
+        try:
+            work = _step_work(row).times(float(row["steps"]))
+            found.append(
+                estimate(work, gpu, float(row["wall_s"]), float(row["busy_s"]) / float(row["wall_s"]), fit=fit)
+            )
+        except (KeyError, TypeError, ValueError, ZeroDivisionError) as exc:
+            raise UsageError(f"row {number} of the steps cannot be read: {exc!r}") from exc
+    return found
+
+
+def _step_work(row: dict[str, Any]) -> Work:
+    heads, hidden = int(row["heads"]), int(row["d"])
+    dtype = {"bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "int8": 1.0, "fp32": 4.0}.get(str(row.get("dtype", "bf16")), 2.0)
+    experts = int(row.get("experts") or 0)
+    shape = ModelShape(
+        dense_params=float(row["params"]), layers=int(row["layers"]), hidden=hidden, heads=heads,
+        kv_heads=int(row["kv_heads"]), head_dim=int(row.get("head_dim") or hidden // heads), ff=int(row["ff"]),
+        vocab=int(row["vocab"]), expert_params=float(row.get("expert_params") or 0.0), experts=experts,
+        experts_per_token=int(row.get("experts_per_token") or 0), weight_bytes=dtype,
+    )  # fmt: skip
+    batch, context, tag = float(row["batch"]), float(row["context"]), str(row["tag"])
+    if tag.startswith("decode"):
+        return decode_work(shape, batch, context)
+    if tag.startswith("prefill"):
+        return prefill_work(shape, context, batch)
+    if tag.startswith("mixed"):
+        steps = decode_work(shape, batch, context).times(float(row["decode_steps"]))
+        return steps.plus(prefill_work(shape, float(row["prefill_tokens"])))
+    raise ValueError(f"unknown kind {tag!r}")
