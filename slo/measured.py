@@ -1,12 +1,12 @@
 """The records of a run as columns, and the latencies that follow from them. Pure numpy."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
 
 from surgeproof.columns import MISSING, TEXTS, RecordColumns
-from surgeproof.records import Phase
+from surgeproof.records import GpuSample, Phase
 from surgeproof.slo.fluidity import fluidity_of
 from surgeproof.slo.gaps import Gaps
 from surgeproof.slo.rules import Selector
@@ -33,6 +33,7 @@ class Measured:
         columns: the run's records.
         gaps: histograms of the gaps between their arrivals.
         arrivals: packed arrival times by plan index, where a rule asks for them.
+        gpu: samples of GPUs beside the run.
     """
 
     def __init__(
@@ -40,7 +41,9 @@ class Measured:
         columns: RecordColumns,
         gaps: Gaps | None = None,
         arrivals: Mapping[int, bytes | None] | None = None,
+        gpu: Sequence[GpuSample] = (),
     ) -> None:
+        self._gpu = gpu
         self._arrivals = arrivals or {}
         self.gaps = gaps if gaps is not None else Gaps()
         self.columns = columns
@@ -105,6 +108,13 @@ class Measured:
         """The fluidity index of every record; NaN where its arrivals are not known."""
         lag_ms = self.columns.between_ms("sent_at_ns", "intended_at_ns")
         return fluidity_of(self.columns.integers("plan_index"), lag_ms, self._arrivals, first_ms, next_ms)
+
+    def gpu_values(self, field: str) -> tuple[Floats, Floats]:
+        """A field of all GPU samples that have it and their times, s."""
+        held = [(getattr(sample, field), sample.at_ns) for sample in self._gpu]
+        known = [(value, at) for value, at in held if value is not None]
+        values, times = zip(*known, strict=True) if known else ((), ())
+        return np.array(values, dtype=np.float64), np.array(times, dtype=np.float64) / 1e9
 
     def window_s(self, mask: Mask) -> tuple[float, float]:
         """The load window of some records: first planned time to the last end, seconds."""

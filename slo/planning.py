@@ -5,7 +5,7 @@ import math
 import msgspec
 
 from surgeproof.slo.intervals import requests_needed, requests_without_miss
-from surgeproof.slo.rules import FLOWS, LATENCIES, RATES, Rule
+from surgeproof.slo.rules import FLOWS, GPU_METRICS, LATENCIES, RATES, Rule
 
 _FEWEST_FOR_A_MEAN = 80
 
@@ -57,6 +57,8 @@ def _need(name: str, rule: Rule, rate_per_s: float | None) -> Need:
 
 def share_needed(rule: Rule) -> float | None:
     """The share of requests that must be good for a rule to hold; None for means, extremes and rates."""
+    if rule.metric in GPU_METRICS:
+        return None
     if rule.quantile is not None:
         return (
             rule.quantile

@@ -15,7 +15,7 @@ PRESETS: dict[str, tuple[str, dict[str, tuple[str, ...]]]] = {
     "throughput-bound": ("requests before all", {"all": ("requests_per_s >= 150", "success >= 99%")}),
     "contract": (
         "one contract of many dimensions, for one instance",
-        {"all": ("e2e p95 < 800ms", "requests_per_s >= 120", "errors < 0.3%")},
+        {"all": ("e2e p95 < 800ms", "requests_per_s >= 120", "errors < 0.3%", "gpu_memory max <= 18GB")},
     ),
     "mlperf-llama2-70b": ("MLPerf Inference, server", {"all": ("ttft p99 <= 2000ms", "tpot p99 <= 200ms")}),
     "mlperf-llama2-70b-interactive": (

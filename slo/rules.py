@@ -9,7 +9,7 @@ flow-rule  = "fluidity" number unit "/" number unit ( ">=" / ">" ) number "%" [ 
 view       = "response" / "service"         ; from the planned time (default) / from the send
 aggregate  = "p" number / "mean" / "max" / "min"
 comparison = "<" / "<=" / ">" / ">="
-unit       = "ms" / "s" / "us" / "%"
+unit       = "ms" / "s" / "us" / "%" / "GB" / "W" / "C"
 selector   = length ( comparison number / number ".." number )
            / ( "model" / "phase" / "step" / "worker" ) "=" word
 length     = "input" / "output"             ; planned tokens; the range's upper end is left out
@@ -51,7 +51,24 @@ RATES = {
     "output_tokens_per_s": "output tokens of answered requests a second",
 }
 FLOWS = {FLUIDITY: "share of an answer's arrivals that meet their deadlines"}
-METRICS = LATENCIES | SHARES | RATES | FLOWS
+GPU_METRICS = {
+    "gpu_time_active": "share of time in which any kernel ran; no measure of how full a GPU is",
+    "gpu_sm": "share of SM time in use",
+    "gpu_tensor": "share of time in which the tensor pipe was active",
+    "gpu_dram": "share of the memory's bandwidth in use",
+    "gpu_memory": "memory used",
+    "gpu_power": "power drawn",
+    "gpu_temperature": "temperature",
+}
+"""Of an agent's samples, over all GPUs."""
+GPU_FIELDS = {
+    "gpu_time_active": ("time_active_pct", "%", 1.0), "gpu_sm": ("sm_pct", "%", 1.0),
+    "gpu_tensor": ("tensor_pct", "%", 1.0), "gpu_dram": ("dram_pct", "%", 1.0),
+    "gpu_memory": ("memory_used_bytes", "gb", 1e9), "gpu_power": ("power_w", "w", 1.0),
+    "gpu_temperature": ("temperature_c", "c", 1.0),
+}  # fmt: skip
+"""Field of a sample, unit, and how much of the field one unit is."""
+METRICS = LATENCIES | SHARES | RATES | FLOWS | GPU_METRICS
 _VIEWLESS = ("tpot", "max_gap", "inter_chunk")
 _LENGTHS = {"input": "planned_input_tokens", "output": "planned_output_tokens"}
 _NUMBERED = ("step", "worker")
@@ -65,7 +82,7 @@ View = Literal["response", "service"]
 
 _CONDITION = re.compile(
     r"(?:(?P<view>response|service)\s+)?(?P<metric>[a-z_0-9]+)(?:\s+(?P<aggregate>p\d+(?:\.\d+)?|mean|max|min))?"
-    r"\s*(?P<comparison><=|>=|<|>)\s*(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>ms|us|s|%)?"
+    r"\s*(?P<comparison><=|>=|<|>)\s*(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>ms|us|s|%|gb|w|c)?"
 )
 _LENGTH = re.compile(
     r"(?P<of>input|output)\s*(?:(?P<low>\d+)\s*\.\.\s*(?P<high>\d+)|(?P<comparison><=|>=|<|>)\s*(?P<number>\d+))"
@@ -215,7 +232,7 @@ def _parse_objective(text: str, words: str) -> Rule:
     match = _match(text, words)
     condition = _condition(text, match)
     aggregate = match["aggregate"]
-    if condition.metric not in LATENCIES:
+    if condition.metric not in LATENCIES | GPU_METRICS:
         if aggregate:
             raise RuleError(f"SLO rule {text!r}: {condition.metric} is one number of the run, without {aggregate}")
         return Rule(text, (condition,))
@@ -288,6 +305,10 @@ def _condition(text: str, match: re.Match[str]) -> Condition:
         number = number / 100 if unit == "%" else number
         if number > 1:
             raise RuleError(f"SLO rule {text!r}: a share cannot exceed 100 %")
+    elif metric in GPU_METRICS:
+        _, wanted, _ = GPU_FIELDS[metric]
+        if unit != wanted:
+            raise RuleError(f"SLO rule {text!r}: {metric} is in {wanted.upper()}")
     elif unit is not None:
         raise RuleError(f"SLO rule {text!r}: {metric} is a number a second, without a unit")
     view = match["view"]

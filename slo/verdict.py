@@ -25,7 +25,7 @@ from surgeproof.slo.intervals import (
     shown_below,
 )
 from surgeproof.slo.measured import Mask, Measured
-from surgeproof.slo.rules import FLOWS, LATENCIES, RATES, Rule
+from surgeproof.slo.rules import FLOWS, GPU_FIELDS, GPU_METRICS, LATENCIES, RATES, Rule
 from surgeproof.slo.summary import meets
 
 _SEVERITY = (Verdict.PASS, Verdict.INCONCLUSIVE, Verdict.FAIL, Verdict.INVALID)
@@ -61,6 +61,8 @@ def _judge_rule(measured: Measured, name: str, rule: Rule) -> RuleVerdict:
     mask = _population(measured, name, rule)
     if rule.metric == "inter_chunk":
         return _judge_gaps(measured, name, rule)
+    if rule.metric in GPU_METRICS:
+        return _judge_gpu(measured, name, rule)
     if rule.deadlines_ms is not None:
         return _judge_flow(measured, name, rule, mask)
     if rule.metric in RATES:
@@ -77,6 +79,24 @@ def _population(measured: Measured, name: str, rule: Rule) -> Mask:
     mask = measured.of_class(name) & measured.selected(rule.selectors)
     names_phase = any(selector.column == "phase" for selector in rule.selectors)
     return mask & (measured.sent if names_phase else measured.judged)
+
+
+def _judge_gpu(measured: Measured, name: str, rule: Rule) -> RuleVerdict:
+    """Samples of all GPUs: their mean by its interval, quantiles and extremes as they are."""
+    field, unit, scale = GPU_FIELDS[rule.metric]
+    values, at_s = measured.gpu_values(field)
+    unit = unit.upper()
+    if len(values) == 0:
+        decision = (Verdict.INCONCLUSIVE, f"no agent told {rule.metric}: name one with --gpu-agent")
+        return _verdict(name, rule, unit, None, 0, Interval(None, None), decision)
+    values = values / scale
+    if rule.aggregate == "mean":
+        observed, interval = float(values.mean()), mean_interval(values, at_s)
+    else:
+        level = {"max": 1.0, "min": 0.0}.get(rule.aggregate or "", rule.quantile or 1.0)
+        observed = quantile(np.sort(values), level)
+        interval = Interval(observed, observed)
+    return _verdict(name, rule, unit, observed, len(values), interval, _decide_value(rule, interval))
 
 
 def _judge_flow(measured: Measured, name: str, rule: Rule, mask: Mask) -> RuleVerdict:

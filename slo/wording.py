@@ -56,7 +56,7 @@ def figure(value: float | None, unit: str) -> str:
         return "–"
     if unit == "%":
         return f"{value * 100:.5g} %"
-    return f"{value:.1f} {unit}" if unit == "ms" else f"{value:.4g}{unit}"
+    return f"{value:.4g}{unit}" if unit == "/s" else f"{value:.1f} {unit}"
 
 
 def _rate(value: float | None) -> str:

@@ -1,7 +1,7 @@
 """Runs out of a database and into one: a whole run as JSON lines, or its records as a table.
 
     {"surgeproof": 1, "run": {..}}            first line: the run's row
-    {"plan": {..}} {"health": {..}} {"verdict": {..}} {"gaps": {..}} {"record": {..}}
+    {"plan": {..}} {"health": {..}} {"verdict": {..}} {"gaps": {..}} {"gpu": {..}} {"record": {..}}
 
 Bytes travel as base64. An imported run keeps its uid, so that it cannot be taken in twice.
 """
@@ -26,6 +26,7 @@ _PARTS = {
     "health": tables.health,
     "verdict": tables.verdicts,
     "gaps": tables.gap_histograms,
+    "gpu": tables.gpu_samples,
     "record": tables.records,
 }
 

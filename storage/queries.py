@@ -9,7 +9,7 @@ import sqlalchemy as sa
 
 from surgeproof.columns import INTEGERS, TEXTS, RecordColumns
 from surgeproof.errors import UsageError
-from surgeproof.records import Audit, Interval, RuleVerdict, Verdict
+from surgeproof.records import Audit, GpuSample, Interval, RuleVerdict, Verdict
 from surgeproof.storage import tables
 from surgeproof.storage.store import stating
 
@@ -99,6 +99,23 @@ def arrivals_of(engine: sa.Engine, run_id: int) -> dict[int, bytes | None]:
     query = sa.select(held.plan_index, held.arrivals).where(held.run_id == run_id)
     with stating("read", engine), engine.connect() as connection:
         return {int(row[0]): row[1] for row in connection.execute(query)}
+
+
+def gpu_samples(engine: sa.Engine, run_id: int) -> list[GpuSample]:
+    """Samples of GPUs beside a run, in order of time."""
+    held = tables.gpu_samples.c
+    query = sa.select(held.gpu, held.at_ns, held.sample).where(held.run_id == run_id).order_by(held.at_ns)
+    with stating("read", engine), engine.connect() as connection:
+        return [GpuSample(gpu=row[0], at_ns=row[1], **json.loads(row[2])) for row in connection.execute(query)]
+
+
+def gpu_calibration(engine: sa.Engine, gpu: str, model: str) -> str | None:
+    """JSON of the estimator's numbers for one GPU and model; None where it was not calibrated."""
+    held = tables.gpu_calibrations.c
+    query = sa.select(held.fit).where((held.gpu == gpu) & (held.model == model))
+    with stating("read", engine), engine.connect() as connection:
+        found: str | None = connection.execute(query).scalar()
+    return found
 
 
 def first_record(engine: sa.Engine, run_id: int) -> tuple[int, int] | None:

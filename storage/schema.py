@@ -5,7 +5,7 @@ import sqlalchemy as sa
 from surgeproof.errors import StoreError
 from surgeproof.storage import tables
 
-HEAD = "0002"
+HEAD = "0003"
 _FIRST = "0001"
 
 

@@ -19,7 +19,7 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from surgeproof.columns import RecordColumns
 from surgeproof.config import sqlite_path
 from surgeproof.errors import StoreError, UsageError
-from surgeproof.records import RuleVerdict, RunState, StreamRecord
+from surgeproof.records import GpuSample, RuleVerdict, RunState, StreamRecord
 from surgeproof.storage import tables
 from surgeproof.storage.schema import ensure_schema
 
@@ -120,6 +120,24 @@ class Store:
             with self._writing() as connection:
                 connection.execute(statement, rows)
 
+    def add_gpu_samples(self, run_id: int, samples: Sequence[GpuSample]) -> None:
+        """Add samples of GPUs; those already stored stay."""
+        if not samples:
+            return
+        rows = [
+            {"run_id": run_id, "gpu": sample.gpu, "at_ns": sample.at_ns, "sample": _known_fields(sample)}
+            for sample in samples
+        ]
+        with self._writing() as connection:
+            connection.execute(self._dialect.insert(tables.gpu_samples).on_conflict_do_nothing(), rows)
+
+    def save_calibration(self, gpu: str, model: str, fit_json: str) -> None:
+        """Keep the estimator's numbers for one GPU and model, in place of those held."""
+        held = tables.gpu_calibrations
+        with self._writing() as connection:
+            connection.execute(sa.delete(held).where((held.c.gpu == gpu) & (held.c.model == model)))
+            connection.execute(sa.insert(held).values(gpu=gpu, model=model, fit=fit_json))
+
     def save_gaps(self, run_id: int, histograms: Iterable[tuple[str, int, bytes]]) -> None:
         """Keep packed histograms of gaps by class and block, in place of those held."""
         rows = [
@@ -219,6 +237,12 @@ def stating(act: str, engine: sa.Engine) -> Iterator[None]:
 
 
 _HEALTH_COLUMNS = [c.name for c in tables.health.columns if c.name not in ("run_id", "worker")]
+
+
+def _known_fields(sample: GpuSample) -> str:
+    """JSON of what a GPU told; the key's fields are columns of their own."""
+    fields = msgspec.to_builtins(sample)
+    return json.dumps({k: v for k, v in fields.items() if v is not None and k not in ("gpu", "at_ns")})
 
 
 def _values(run_id: int, record: StreamRecord) -> tuple[Any, ...]:

@@ -158,3 +158,20 @@ verdicts = Table(
     Column("verdict", Text, nullable=False),
     Column("reason", Text, nullable=False),
 )
+
+gpu_samples = Table(
+    "gpu_samples",
+    metadata,
+    Column("run_id", ForeignKey("runs.id", ondelete="CASCADE"), primary_key=True),
+    Column("gpu", Text, primary_key=True, doc="UUID"),
+    Column("at_ns", BigInteger, primary_key=True, autoincrement=False),
+    Column("sample", Text, nullable=False, doc="JSON of the fields that the GPU tells"),
+)
+
+gpu_calibrations = Table(
+    "gpu_calibrations",
+    metadata,
+    Column("gpu", Text, primary_key=True, doc="name of the data sheet"),
+    Column("model", Text, primary_key=True),
+    Column("fit", Text, nullable=False, doc="JSON of the estimator's numbers"),
+)

@@ -104,7 +104,8 @@ def _tls_options(command: Any) -> Any:
 @click.option("--tokenizer", type=click.Path(), help="tokenizer.json for exact prompt lengths.")
 @click.option("--words-per-token", type=float, help="Declared ratio where there is no tokenizer.")
 @click.option("--goodput", multiple=True, help="Bounds in ms that count as good: ttft:500 tpot:50.")
-@click.option("--slo", type=click.Path(path_type=Path), help="YAML file of objectives.")
+@click.option("--slo", type=click.Path(path_type=Path), help="YAML file of objectives, or preset:NAME.")
+@click.option("--gpu-agent", "gpu_agents", multiple=True, help="URL of a GPU agent to collect from; repeatable.")
 @click.option("--processes", type=int, help="Worker processes.")
 @click.option("--cold-connections", is_flag=True, help="A new connection for each request.")
 @click.option("--connect-timeout", help="Per phase; default 10s.")
@@ -215,6 +216,7 @@ def _overrides(flags: dict[str, Any]) -> dict[str, Any]:
     out["load.concurrency"] = _numbers(flags["concurrency"], "--concurrency", int)
     out["load.window_s"] = _numbers(flags["window"], "--window", float)
     out["processes"] = flags["processes"]
+    out["gpu_agents"] = list(flags["gpu_agents"]) or None
     out["goodput"] = _goodput(flags["goodput"]) or None
     out["slo"] = load_slo(flags["slo"]) if flags["slo"] else None
     out["metadata"] = dict(flags["metadata"]) or None
@@ -581,6 +583,41 @@ def gate(run_id: int, slo: Path | None, db: str) -> None:
     result = judge_stored(db, run_id, load_slo(slo) if slo else None)
     print_result(result)
     sys.exit(result.exit_code)
+
+
+@cli.command()
+@click.option(
+    "--bind", default="127.0.0.1:9464", show_default=True, help="HOST:PORT; other than loopback needs a token."
+)
+@click.option("--token-env", help="Variable that holds the bearer token to ask for.")
+@click.option("--interval", default="100ms", show_default=True, help="Between samples.")
+@click.option("--gpus", "chosen", envvar="CUDA_VISIBLE_DEVICES", help="UUIDs or NVML indexes to watch; default all.")
+def agent(bind: str, token_env: str | None, interval: str, chosen: str | None) -> None:
+    """Serve what the GPUs of this host do (extra `gpu`); without a GPU it says so and serves that."""
+    from aiohttp import web
+
+    from surgeproof.config import parse_duration_s
+    from surgeproof.errors import UsageError
+    from surgeproof.gpu.agent import Sampler, make_app
+    from surgeproof.gpu.nvml import open_nvml
+
+    host, _, port = bind.rpartition(":")
+    if not host or not port.isdigit():
+        raise ConfigError(f"--bind: {bind!r} must look like 127.0.0.1:9464")
+    token = os.environ.get(token_env) if token_env else None
+    if token_env and not token:
+        raise ConfigError(f"--token-env: the variable {token_env} is not set")
+    if token is None and host.strip("[]") not in ("127.0.0.1", "localhost", "::1"):
+        raise ConfigError(f"--bind {bind} can be reached from other hosts: name a token with --token-env")
+    gpus, reason = None, None
+    try:
+        gpus = open_nvml(chosen)
+    except UsageError as exc:
+        reason = str(exc)
+        click.echo(reason, err=True)
+    sampler = Sampler(gpus, reason, max(0.01, parse_duration_s(interval, "--interval")))
+    click.echo(f"Serving {len(gpus.facts()) if gpus else 0} GPUs on http://{bind}")
+    web.run_app(make_app(sampler, token), host=host.strip("[]"), port=int(port), print=None, access_log=None)
 
 
 @cli.command()

@@ -126,6 +126,7 @@ class Scenario(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     goodput: dict[str, float] = {}
     metadata: dict[str, str] = {}
     processes: int = 1
+    gpu_agents: tuple[str, ...] = ()
 
     @property
     def closed_loop(self) -> bool:

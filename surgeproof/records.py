@@ -154,6 +154,52 @@ class StreamRecord(msgspec.Struct, omit_defaults=True, kw_only=True):
         return self.outcome == "ok"
 
 
+class GpuFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """What a GPU says of itself once; None where it says nothing.
+
+    `counters` tells whether it counts what its SMs do (GPM, Hopper and newer).
+    """
+
+    uuid: str
+    name: str | None = None
+    driver: str | None = None
+    memory_bytes: int | None = None
+    power_limit_w: float | None = None
+    sm_clock_max_mhz: int | None = None
+    pcie_generation_max: int | None = None
+    pcie_width_max: int | None = None
+    numa_node: int | None = None
+    cpu_numa_node: int | None = None
+    counters: bool = False
+
+
+class GpuSample(msgspec.Struct, frozen=True, kw_only=True):
+    """One look at one GPU; None where it says nothing, never zero.
+
+    Attributes:
+        time_active_pct: share of time in which any kernel ran. No measure of how full a GPU is.
+        sm_pct: share of SM time with a warp; occupancy_pct, tensor_pct, dram_pct: of warps, tensor pipe, bandwidth.
+        throttle_bits: NVML's reasons for lower clocks.
+    """
+
+    gpu: str
+    at_ns: int
+    time_active_pct: float | None = None
+    memory_used_bytes: int | None = None
+    power_w: float | None = None
+    energy_j: float | None = None
+    sm_clock_mhz: int | None = None
+    memory_clock_mhz: int | None = None
+    temperature_c: int | None = None
+    throttle_bits: int | None = None
+    pcie_generation: int | None = None
+    pcie_width: int | None = None
+    sm_pct: float | None = None
+    occupancy_pct: float | None = None
+    tensor_pct: float | None = None
+    dram_pct: float | None = None
+
+
 class Interval(msgspec.Struct, frozen=True):
     """A confidence interval; an end that the sample cannot bound is None."""
 

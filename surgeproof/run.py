@@ -10,15 +10,16 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
 import msgspec
+import numpy as np
 
 from surgeproof.calibration import ceiling_note, load_calibration
-from surgeproof.clock import MonotonicClock, measure_anchor_ns
+from surgeproof.clock import MonotonicClock
 from surgeproof.config import DEFAULT_DB, Scenario, Secrets, load_scenario, load_slo
 from surgeproof.endpoint import check_endpoint
 from surgeproof.environment import describe_environment
@@ -30,6 +31,8 @@ from surgeproof.errors import (
     RunBrokenError,
     UsageError,
 )
+from surgeproof.gpu.client import GpuCollector, open_agents
+from surgeproof.gpu.diagnosis import diagnose, values
 from surgeproof.loadgen import fidelity
 from surgeproof.loadgen.audit import audit_run
 from surgeproof.loadgen.engine import PLAN_FILE, SPEC_FILE, RunSpec
@@ -38,7 +41,7 @@ from surgeproof.loadgen.sender import unsent_record
 from surgeproof.loadgen.spool import SUFFIX, Batch, HealthSample, SpoolReader, WorkerFacts
 from surgeproof.locust_process import LocustProcess, make_run_dir, remove_run_dir
 from surgeproof.planning import plan_scenario
-from surgeproof.records import Audit, RuleVerdict, RunState, StreamRecord, Verdict
+from surgeproof.records import Audit, GpuFacts, GpuSample, RuleVerdict, RunState, StreamRecord, Verdict
 from surgeproof.slo.burn import budgets, to_plain
 from surgeproof.slo.gaps import Gaps, GapTally
 from surgeproof.slo.measured import Measured
@@ -50,6 +53,7 @@ from surgeproof.storage.queries import (
     first_record,
     gap_rows,
     get_run,
+    gpu_samples,
     health_rows,
     packed_plan,
     run_by_uid,
@@ -59,6 +63,8 @@ from surgeproof.storage.queries import (
 )
 from surgeproof.storage.store import Store, open_engine, to_json
 
+GPU_AGENT_TOKEN = "SURGEPROOF_AGENT_TOKEN"  # noqa: S105 - a variable's name
+GPU_FIELDS = ("time_active_pct", "sm_pct", "tensor_pct", "dram_pct", "memory_used_bytes", "power_w", "temperature_c")
 EXIT_SIGINT = 130
 EXIT_SIGTERM = 143
 _EXIT_CODES = {
@@ -105,12 +111,14 @@ class RunInProgress:
         self._ours = ours
         self.workers: dict[int, WorkerFacts] = {}
         self._lock = _hold(self.run_dir)
+        self.gpus = GpuCollector(())
         self._readers: dict[Path, SpoolReader] = {}
         self._gaps = GapTally()
         self._arrivals_kept = 0
 
     def collect(self) -> list[StreamRecord]:
-        """Move what the workers have spooled since the last call into the database."""
+        """Move what the workers have spooled, and GPU agents have seen, since the last call into the database."""
+        self.store.add_gpu_samples(self.run_id, self.gpus.taken())
         fresh: list[StreamRecord] = []
         for path in sorted(self.run_dir.glob(f"*{SUFFIX}")):
             for batch in self._readers.setdefault(path, SpoolReader(path)).batches():
@@ -135,6 +143,7 @@ class RunInProgress:
 
     def complete(self, state: RunState, exit_code: int | None = None) -> RunResult:
         """Collect the rest, record what was never sent, audit, judge and close the run."""
+        self.gpus.stop()
         self.collect()
         self._record_unsent("the run was interrupted" if state is RunState.INTERRUPTED else "its worker was lost")
         scenario = self.spec.scenario
@@ -143,7 +152,8 @@ class RunInProgress:
             self._gaps.include(gap_rows(self.store.engine, self.run_id))
         self.store.save_gaps(self.run_id, self._gaps.packed())
         arrivals = arrivals_of(self.store.engine, self.run_id) if needs_arrivals(self.rules) else None
-        measured = Measured(columns, Gaps(self._gaps.packed()), arrivals)
+        samples = gpu_samples(self.store.engine, self.run_id)
+        measured = Measured(columns, Gaps(self._gaps.packed()), arrivals, samples)
         bounds = [rule.tightest_ms for rules in self.rules.values() for rule in rules]
         tightest_ms = min((bound for bound in bounds if bound is not None), default=None)
         audit = audit_run(
@@ -159,6 +169,8 @@ class RunInProgress:
         if measured.count == 0:
             verdict = Verdict.INVALID
         summary = summarise(measured, scenario.goodput)
+        if samples:
+            summary["gpus"] = gpu_summary(measured, samples, self._gpu_facts())
         summary["budgets"] = to_plain(budgets(measured, self.rules))
         if not scenario.closed_loop:
             summary["dispatch"] = msgspec.to_builtins(fidelity.dispatch_lines(self.plan, columns, tightest_ms))
@@ -191,11 +203,15 @@ class RunInProgress:
             by_worker.setdefault(row["worker"], []).append(sample)
         return by_worker
 
+    def _gpu_facts(self) -> dict[str, GpuFacts]:
+        return {uuid: facts for agent in self.gpus.agents for uuid, facts in agent.facts.items()}
+
     def _environment(self) -> dict[str, Any]:
         """What was noted at the start, with what is known of the workers since."""
         noted: dict[str, Any] = get_run(self.store.engine, self.run_id)["environment"]
         workers = [msgspec.to_builtins(facts) for _, facts in sorted(self.workers.items())]
-        return noted | ({"workers": workers} if workers else {})
+        agents = self.gpus.report()
+        return noted | ({"workers": workers} if workers else {}) | ({"gpu_agents": agents} if agents else {})
 
     def _reason(self, worker: int, reason: str) -> str:
         """Why a worker's request was not sent: what became of it, where the master saw it."""
@@ -271,9 +287,11 @@ def begin_run(
         rows = planned.plan.rows
         note = ceiling_note(calibration, rows["intended_ns"], rows["output_tokens"], scenario.processes)
         notes += [note] if note else []
+    clock = MonotonicClock()
+    agents = open_agents(scenario.gpu_agents, os.environ.get(GPU_AGENT_TOKEN), clock.now_ns)
     store = Store(db_url)
     uid = run_dir.name
-    anchor_ns = measure_anchor_ns()
+    anchor_ns = clock.anchor_ns
     spec = RunSpec(uid, scenario, endpoint.base_url, endpoint.model, anchor_ns, str(run_dir))
     (run_dir / SPEC_FILE).write_bytes(msgspec.json.encode(spec))
     planned.plan.save(run_dir / PLAN_FILE)
@@ -294,13 +312,31 @@ def begin_run(
         }
     )
     store.save_plan(run_id, planned.plan.pack(), len(planned.plan), planned.plan.digest, scenario.load.seed)
-    return RunInProgress(store, run_id, spec, planned.plan, rules), tuple(notes)
+    run = RunInProgress(store, run_id, spec, planned.plan, rules)
+    run.gpus = GpuCollector(agents)
+    return run, tuple(notes)
+
+
+def gpu_summary(measured: Measured, samples: Sequence[GpuSample], facts: dict[str, GpuFacts]) -> dict[str, Any]:
+    """Figures of every GPU over the run, and what they mean in words."""
+    tokens = float(np.nansum(measured.numbers["output_tokens"][measured.judged & measured.ok]))
+    start, end = measured.window_s(measured.sent)
+    figures: dict[str, Any] = {}
+    for gpu in sorted({sample.gpu for sample in samples}):
+        held = [sample for sample in samples if sample.gpu == gpu]
+        columns = {name: values(held, name) for name in GPU_FIELDS}
+        figures[gpu] = {
+            name: {"n": len(column), "mean": float(column.mean()), "max": float(column.max())} if len(column) else None
+            for name, column in columns.items()
+        }
+    return {"figures": figures, "diagnosis": diagnose(facts, samples, tokens, end - start)}
 
 
 def measured_run(engine: Any, run_id: int, rules: dict[str, tuple[Rule, ...]] | None = None) -> Measured:
     """A stored run's records and gaps, with single arrivals where a rule asks for them."""
     arrivals = arrivals_of(engine, run_id) if needs_arrivals(rules or {}) else None
-    return Measured(run_columns(engine, run_id), Gaps(gap_rows(engine, run_id)), arrivals)
+    gaps = Gaps(gap_rows(engine, run_id))
+    return Measured(run_columns(engine, run_id), gaps, arrivals, gpu_samples(engine, run_id))
 
 
 def needs_arrivals(rules: dict[str, tuple[Rule, ...]]) -> bool:

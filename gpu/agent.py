@@ -1,0 +1,197 @@
+"""The service beside a GPU: samples in a thread of its own, and serves what it has to whoever may ask.
+
+    /healthz   is it sampling?            /gpus      what there is
+    /samples   ?since=N: newer samples    /clock     its time, for an exchange of time stamps
+    /metrics   Prometheus, with DCGM-exporter's names where they exist
+
+Read-only. It binds to loopback unless a token is set, and then every path but /healthz asks for it. The
+ring is bounded: a client that was away for long is told how many samples it lost.
+"""
+
+import hmac
+import threading
+import time
+import uuid
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+import msgspec
+from aiohttp import web
+
+from surgeproof.clock import MonotonicClock
+from surgeproof.gpu.nvml import Gpus
+from surgeproof.records import GpuSample
+
+RING = 36_000
+_MOST_AT_ONCE = 5_000
+_METRICS = (
+    ("DCGM_FI_DEV_GPU_UTIL", "time_active_pct", 1.0, "Share of time in which any kernel ran (in %)."),
+    ("DCGM_FI_DEV_FB_USED", "memory_used_bytes", 1 / (1 << 20), "Memory used (in MiB)."),
+    ("DCGM_FI_DEV_POWER_USAGE", "power_w", 1.0, "Power draw (in W)."),
+    ("DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION", "energy_j", 1e3, "Energy since boot (in mJ)."),
+    ("DCGM_FI_DEV_SM_CLOCK", "sm_clock_mhz", 1.0, "SM clock (in MHz)."),
+    ("DCGM_FI_DEV_MEM_CLOCK", "memory_clock_mhz", 1.0, "Memory clock (in MHz)."),
+    ("DCGM_FI_DEV_GPU_TEMP", "temperature_c", 1.0, "Temperature (in C)."),
+    ("DCGM_FI_PROF_SM_ACTIVE", "sm_pct", 0.01, "Share of time in which an SM had a warp, over all SMs."),
+    ("DCGM_FI_PROF_SM_OCCUPANCY", "occupancy_pct", 0.01, "Warps on SMs over the most there may be."),
+    ("DCGM_FI_PROF_PIPE_TENSOR_ACTIVE", "tensor_pct", 0.01, "Share of time in which the tensor pipe was active."),
+    ("DCGM_FI_PROF_DRAM_ACTIVE", "dram_pct", 0.01, "Share of the memory's bandwidth in use."),
+)
+
+
+Answer = Callable[[web.Request], web.Response]
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class Sampler:
+    """Asks the GPUs at a steady interval and keeps the answers.
+
+    Args:
+        gpus: the GPUs; None where there are none, with the reason.
+        reason: why there are none.
+        interval_s: between samples.
+        clock: stamps them.
+    """
+
+    def __init__(
+        self, gpus: Gpus | None, reason: str | None = None, interval_s: float = 0.1, clock: MonotonicClock | None = None
+    ) -> None:
+        self.gpus, self.reason, self.interval_s = gpus, reason, interval_s
+        self.clock = clock or MonotonicClock()
+        self.instance = uuid.uuid4().hex
+        self._ring: deque[tuple[int, GpuSample]] = deque(maxlen=RING)
+        self._next = 0
+        self._lock = threading.Lock()
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def start(self) -> None:
+        """Begin to sample."""
+        if self.gpus is not None:
+            self._thread.start()
+
+    def stop(self) -> None:
+        """End; returns when the thread has."""
+        self._stop.set()
+        if self._thread.is_alive():
+            self._thread.join(5)
+
+    def take(self) -> None:
+        """One sample of each GPU, now."""
+        if self.gpus is None:
+            return
+        fresh = self.gpus.sample(self.clock.now_ns())
+        with self._lock:
+            for sample in fresh:
+                self._ring.append((self._next, sample))
+                self._next += 1
+
+    def since(self, cursor: int) -> tuple[list[GpuSample], int, int]:
+        """Samples from a cursor on, the next cursor, and how many in between were overwritten."""
+        with self._lock:
+            oldest = self._ring[0][0] if self._ring else self._next
+            lost = max(0, oldest - cursor)
+            start = max(cursor, oldest) - oldest
+            found = [sample for _, sample in list(self._ring)[start : start + _MOST_AT_ONCE]]
+            return found, max(cursor, oldest) + len(found), lost
+
+    def latest(self) -> Sequence[GpuSample]:
+        """The newest sample of each GPU."""
+        with self._lock:
+            by_gpu = {sample.gpu: sample for _, sample in self._ring}
+        return list(by_gpu.values())
+
+    def _run(self) -> None:
+        due = time.monotonic()
+        while not self._stop.is_set():
+            self.take()
+            due = max(due + self.interval_s, time.monotonic())
+            self._stop.wait(max(0.0, due - time.monotonic()))
+
+
+def make_app(sampler: Sampler, token: str | None = None) -> web.Application:
+    """The service.
+
+    Args:
+        sampler: where samples come from; started and stopped with the service.
+        token: bearer token that every path but /healthz asks for; None for none.
+    """
+    app = web.Application(middlewares=[_guard(token)])
+
+    async def start(_: web.Application) -> None:
+        sampler.start()
+
+    async def stop(_: web.Application) -> None:
+        sampler.stop()
+
+    app.on_startup.append(start)
+    app.on_cleanup.append(stop)
+    routes: dict[str, Answer] = {
+        "/healthz": lambda _: _json({"ok": True, "gpus": len(_facts(sampler)), "reason": sampler.reason}),
+        "/gpus": lambda _: _json({"instance": sampler.instance, "reason": sampler.reason, "gpus": _facts(sampler)}),
+        "/samples": lambda request: _samples(sampler, request),
+        "/clock": lambda request: _clock(sampler, request),
+        "/metrics": lambda _: web.Response(text=metrics_text(sampler), content_type="text/plain"),
+    }
+    for path, answer in routes.items():
+        app.router.add_get(path, _handler(answer))
+    return app
+
+
+def _handler(answer: Answer) -> Handler:
+    async def handle(request: web.Request) -> web.StreamResponse:
+        return answer(request)
+
+    return handle
+
+
+def _guard(token: str | None) -> Any:
+    @web.middleware
+    async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
+        if token is not None and request.path != "/healthz":
+            given = request.headers.get("Authorization", "").removeprefix("Bearer ")
+            if not hmac.compare_digest(given.encode(), token.encode()):
+                raise web.HTTPUnauthorized(text="a bearer token is needed\n")
+        return await handler(request)
+
+    return guard
+
+
+def _facts(sampler: Sampler) -> list[object]:
+    return [] if sampler.gpus is None else [msgspec.to_builtins(facts) for facts in sampler.gpus.facts()]
+
+
+def _samples(sampler: Sampler, request: web.Request) -> web.Response:
+    try:
+        cursor = int(request.query.get("since", "0"))
+    except ValueError:
+        raise web.HTTPBadRequest(text="since must be a whole number\n") from None
+    found, following, lost = sampler.since(max(0, cursor))
+    return _json({"instance": sampler.instance, "next": following, "lost": lost, "samples": found})
+
+
+def _clock(sampler: Sampler, request: web.Request) -> web.Response:
+    received = sampler.clock.now_ns()
+    asked = request.query.get("asked", "0")
+    return _json({"asked": asked, "received": received, "replied": sampler.clock.now_ns()})
+
+
+def _json(value: object) -> web.Response:
+    return web.Response(body=msgspec.json.encode(value), content_type="application/json")
+
+
+def metrics_text(sampler: Sampler) -> str:
+    """The newest samples in Prometheus' text form; what a GPU does not tell has no line."""
+    names = {str(facts.uuid): facts.name or "" for facts in (sampler.gpus.facts() if sampler.gpus else ())}
+    lines = []
+    for metric, field, factor, told in _METRICS:
+        values = [(sample.gpu, getattr(sample, field)) for sample in sampler.latest()]
+        known = [(gpu, value) for gpu, value in values if value is not None]
+        if known:
+            lines += [f"# HELP {metric} {told}", f"# TYPE {metric} gauge"]
+            lines += [
+                f'{metric}{{UUID="{gpu}",modelName="{names.get(gpu, "")}"}} {value * factor:.10g}'
+                for gpu, value in known
+            ]
+    return "\n".join(lines) + "\n" if lines else "# no GPU\n"

@@ -1,0 +1,175 @@
+"""Collects an agent's samples during a run: follows its cursor, survives its restarts, aligns its clock."""
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import httpx2
+import msgspec
+
+from surgeproof.clock import ClockOffset, estimate_offset
+from surgeproof.errors import UsageError
+from surgeproof.records import GpuFacts, GpuSample
+
+_EXCHANGES = 8
+_POLL_S = 0.5
+_PATIENCE_S = 5.0
+
+
+class AgentClient:
+    """One agent.
+
+    Args:
+        url: of the agent, http://HOST:9464.
+        token: bearer token, where it asks for one.
+        now_ns: the run's clock.
+    """
+
+    def __init__(self, url: str, token: str | None, now_ns: Callable[[], int]) -> None:
+        self.url = url.rstrip("/")
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        self._http = httpx2.Client(base_url=self.url, headers=headers, timeout=_PATIENCE_S)
+        self._now_ns = now_ns
+        self._instance = ""
+        self._cursor = 0
+        self.offset = ClockOffset(0, 0)
+        self.lost = 0
+        self.restarts = 0
+        self.failures = 0
+        self.facts: dict[str, GpuFacts] = {}
+
+    def open(self) -> None:
+        """Meet the agent; samples from now on count.
+
+        Raises:
+            UsageError: it does not answer, or refuses us.
+        """
+        try:
+            self._meet()
+            self._cursor = int(self._get("/samples?since=4611686018427387904")["next"])
+            newest = self._get("/samples?since=0")
+            self._cursor = int(newest["next"])
+            while newest["samples"]:
+                newest = self._get(f"/samples?since={self._cursor}")
+                self._cursor = int(newest["next"])
+        except (httpx2.HTTPError, ValueError, KeyError, msgspec.ValidationError) as exc:
+            raise UsageError(f"GPU agent {self.url} cannot be used: {exc}") from exc
+
+    def collect(self) -> list[GpuSample]:
+        """What came since the last call, on the run's clock; an agent that is away is asked again later."""
+        found: list[GpuSample] = []
+        try:
+            while True:
+                answer = self._get(f"/samples?since={self._cursor}")
+                if answer["instance"] != self._instance:
+                    # It was started anew: its numbers begin at 0, and what it had is gone.
+                    self.restarts += 1
+                    self._meet()
+                    self._cursor = 0
+                    continue
+                self.lost += int(answer["lost"])
+                self._cursor = int(answer["next"])
+                samples = msgspec.convert(answer["samples"], list[GpuSample])
+                found += [
+                    msgspec.structs.replace(sample, at_ns=sample.at_ns - self.offset.ahead_ns) for sample in samples
+                ]
+                if not samples:
+                    return found
+        except (httpx2.HTTPError, ValueError, KeyError, msgspec.ValidationError):
+            self.failures += 1
+            return found
+
+    def close(self) -> None:
+        """Let the connection go."""
+        self._http.close()
+
+    def _meet(self) -> None:
+        found = self._get("/gpus")
+        self._instance = str(found["instance"])
+        self.facts |= {facts.uuid: facts for facts in msgspec.convert(found["gpus"], list[GpuFacts])}
+        exchanges = []
+        for _ in range(_EXCHANGES):
+            asked = self._now_ns()
+            answer = self._get("/clock")
+            exchanges.append((asked, int(answer["received"]), int(answer["replied"]), self._now_ns()))
+        self.offset = estimate_offset(exchanges)
+
+    def _get(self, path: str) -> dict[str, Any]:
+        reply = self._http.get(path)
+        reply.raise_for_status()
+        found: dict[str, Any] = reply.json()
+        return found
+
+
+class GpuCollector:
+    """Follows several agents in a thread of its own.
+
+    Args:
+        agents: those that were opened.
+    """
+
+    def __init__(self, agents: Sequence[AgentClient]) -> None:
+        self.agents = list(agents)
+        self._samples: list[GpuSample] = []
+        self._lock = threading.Lock()
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        if self.agents:
+            self._thread.start()
+
+    def taken(self) -> list[GpuSample]:
+        """What came since the last call."""
+        with self._lock:
+            found, self._samples = self._samples, []
+        return found
+
+    def stop(self) -> None:
+        """Ask every agent once more, and end."""
+        self._stop.set()
+        if self._thread.is_alive():
+            self._thread.join(_PATIENCE_S + 1)
+        for agent in self.agents:
+            agent.close()
+
+    def report(self) -> list[dict[str, Any]]:
+        """What is to be known of the collection, for the run's environment."""
+        return [
+            {
+                "url": agent.url,
+                "gpus": [msgspec.to_builtins(facts) for facts in agent.facts.values()],
+                "clock_ahead_ns": agent.offset.ahead_ns,
+                "clock_uncertainty_ns": agent.offset.uncertainty_ns,
+                "samples_lost": agent.lost,
+                "restarts": agent.restarts,
+                "failed_requests": agent.failures,
+            }
+            for agent in self.agents
+        ]
+
+    def _run(self) -> None:
+        while True:
+            last = self._stop.wait(_POLL_S)
+            for agent in self.agents:
+                fresh = agent.collect()
+                with self._lock:
+                    self._samples += fresh
+            if last:
+                return
+
+
+def open_agents(urls: Sequence[str], token: str | None, now_ns: Callable[[], int] = time.time_ns) -> list[AgentClient]:
+    """Meet every agent.
+
+    Raises:
+        UsageError: one does not answer.
+    """
+    agents = [AgentClient(url, token, now_ns) for url in urls]
+    try:
+        for agent in agents:
+            agent.open()
+    except UsageError:
+        for agent in agents:
+            agent.close()
+        raise
+    return agents

@@ -1,0 +1,138 @@
+"""What a run's GPU samples say in words: why it was slow, and what there is room for. Pure."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from surgeproof.gpu.throttle import THROTTLE_REASONS
+from surgeproof.records import GpuFacts, GpuSample
+
+Floats = npt.NDArray[np.float64]
+
+_BUSY_PCT = 50.0
+_THROTTLED_SHARE = 0.05
+_FEWEST = 10
+_T_95 = 1.96
+
+
+def values(samples: Sequence[GpuSample], field: str) -> Floats:
+    """A field of all samples that have it."""
+    return np.array([v for v in (getattr(sample, field) for sample in samples) if v is not None], dtype=np.float64)
+
+
+def diagnose(
+    facts: Mapping[str, GpuFacts], samples: Sequence[GpuSample], output_tokens: float, span_s: float
+) -> list[str]:
+    """Sentences about each GPU and about all.
+
+    Args:
+        facts: by UUID.
+        samples: of the run, on its clock.
+        output_tokens: of answered requests, in all.
+        span_s: length of the run.
+    """
+    found = []
+    by_gpu: dict[str, list[GpuSample]] = {}
+    for sample in samples:
+        by_gpu.setdefault(sample.gpu, []).append(sample)
+    for number, (gpu, held) in enumerate(sorted(by_gpu.items())):
+        name = f"GPU {number} ({(facts[gpu].name if gpu in facts else None) or gpu})"
+        found += [f"{name}: {line}" for line in _of_one(facts.get(gpu), held)]
+    found += _of_all(by_gpu, output_tokens, span_s)
+    return found
+
+
+def _of_one(facts: GpuFacts | None, samples: Sequence[GpuSample]) -> list[str]:
+    return [*_throttling(samples), *_link(facts, samples), *_numa(facts), *_room(samples), *_leak(samples)]
+
+
+def _throttling(samples: Sequence[GpuSample]) -> list[str]:
+    """Which reasons for lower clocks held while the GPU worked, and how often."""
+    busy = [s for s in samples if s.throttle_bits is not None and (s.time_active_pct or 0) >= _BUSY_PCT]
+    if not busy:
+        return []
+    lines = []
+    for bit, reason in THROTTLE_REASONS.items():
+        share = sum(bool((s.throttle_bits or 0) & bit) for s in busy) / len(busy)
+        if share >= _THROTTLED_SHARE:
+            clock = values([s for s in busy if (s.throttle_bits or 0) & bit], "sm_clock_mhz")
+            told = f", at {np.median(clock):.0f} MHz" if len(clock) else ""
+            lines.append(f"throttled by {reason} in {share:.0%} of the busy time{told}")
+    return lines
+
+
+def _link(facts: GpuFacts | None, samples: Sequence[GpuSample]) -> list[str]:
+    """A PCIe link that stays below its best while the GPU works (idle links rest on purpose)."""
+    if facts is None:
+        return []
+    busy = [s for s in samples if (s.time_active_pct or 0) >= _BUSY_PCT]
+    lines = []
+    for now, most, name in (
+        ("pcie_generation", facts.pcie_generation_max, "generation"),
+        ("pcie_width", facts.pcie_width_max, "width"),
+    ):
+        seen = values(busy, now)
+        if most is not None and len(seen) and seen.max() < most:
+            lines.append(f"PCIe {name} {seen.max():.0f} of {most}")
+    return lines
+
+
+def _numa(facts: GpuFacts | None) -> list[str]:
+    if facts is None or facts.numa_node is None or facts.cpu_numa_node is None:
+        return []
+    if facts.numa_node == facts.cpu_numa_node:
+        return []
+    return [f"on NUMA node {facts.numa_node}, its process on node {facts.cpu_numa_node}"]
+
+
+def _room(samples: Sequence[GpuSample]) -> list[str]:
+    """The usual number beside what the SMs did: how much more the same time could carry."""
+    active, busy = values(samples, "time_active_pct"), values(samples, "sm_pct")
+    if len(active) < _FEWEST or len(busy) < _FEWEST:
+        return []
+    dram = values(samples, "dram_pct")
+    fullest = max(float(busy.mean()), float(dram.mean()) if len(dram) else 0.0)
+    if fullest <= 0 or active.mean() < _BUSY_PCT:
+        return []
+    told = f"a kernel ran {active.mean():.0f} % of the time, SMs were {busy.mean():.0f} % busy"
+    room = 100 / fullest
+    return [f"{told}: room for about {room:.1f} times the batch" if room > 1.3 else f"{told}: it is nearly full"]
+
+
+def _leak(samples: Sequence[GpuSample]) -> list[str]:
+    """A slope of used memory that stands out of its noise, over the second half of the run."""
+    held = [(s.at_ns, s.memory_used_bytes) for s in samples if s.memory_used_bytes is not None]
+    held = held[len(held) // 2 :]
+    slope = slope_with_bounds([at / 1e9 for at, _ in held], [float(used) for _, used in held])
+    if slope is None or slope[1] <= 0 or slope[0] * 3600 < 50e6:
+        return []
+    per_hour = [value * 3600 / 1e9 for value in slope]
+    return [f"memory grows by {per_hour[0]:.2f} GB an hour ({per_hour[1]:.2f} to {per_hour[2]:.2f})"]
+
+
+def slope_with_bounds(x: Sequence[float], y: Sequence[float]) -> tuple[float, float, float] | None:
+    """Least-squares slope with 95 % bounds; None under ten points or without any spread."""
+    if len(x) < _FEWEST:
+        return None
+    xs, ys = np.array(x) - np.mean(x), np.array(y)
+    power = float((xs**2).sum())
+    if power == 0:
+        return None
+    slope = float((xs * ys).sum() / power)
+    rest = ys - ys.mean() - slope * xs
+    # Neighbouring samples are alike: blocks of a tenth of them count as one.
+    blocks = np.array([part.mean() for part in np.array_split(rest, 10)])
+    error = float(np.sqrt((blocks**2).sum() / 8 / power * len(rest) / 10))
+    return slope, slope - _T_95 * error, slope + _T_95 * error
+
+
+def _of_all(by_gpu: Mapping[str, Sequence[GpuSample]], output_tokens: float, span_s: float) -> list[str]:
+    if not by_gpu or output_tokens <= 0 or span_s <= 0:
+        return []
+    lines = [f"{output_tokens / span_s / len(by_gpu):.4g} output tokens/s a GPU ({len(by_gpu)} GPUs)"]
+    power = [values(held, "power_w") for held in by_gpu.values()]
+    if all(len(held) for held in power):
+        joule = sum(float(held.mean()) for held in power) * span_s / output_tokens
+        lines.append(f"{joule:.3g} J an output token")
+    return lines

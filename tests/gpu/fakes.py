@@ -1,0 +1,112 @@
+"""A stand-in for pynvml, recorded GPUs, and an agent that serves them."""
+
+import asyncio
+import threading
+from types import SimpleNamespace, TracebackType
+from typing import Any
+
+from aiohttp import web
+
+from surgeproof.gpu.agent import Sampler, make_app
+from surgeproof.gpu.nvml import FakeNvml
+from surgeproof.records import GpuFacts, GpuSample
+
+FACTS = GpuFacts(uuid="GPU-A", name="NVIDIA H200", memory_bytes=150_000_000_000, pcie_generation_max=5, counters=True)
+
+
+def sample(gpu: str = "GPU-A", at_ns: int = 0, **changes: Any) -> GpuSample:
+    values: dict[str, Any] = {
+        "time_active_pct": 100.0, "sm_pct": 40.0, "dram_pct": 30.0, "tensor_pct": 5.0,
+        "memory_used_bytes": 17_000_000_000, "power_w": 400.0, "sm_clock_mhz": 1980, "throttle_bits": 0,
+    }  # fmt: skip
+    return GpuSample(gpu=gpu, at_ns=at_ns, **values | changes)
+
+
+def recorded(count: int = 3) -> FakeNvml:
+    return FakeNvml([FACTS], [[sample(power_w=400.0 + i)] for i in range(count)])
+
+
+class NVMLError(Exception):
+    pass
+
+
+class StubNvml:
+    """Functions that the real module has, for GPUs described as plain data; what is not described is unsupported."""
+
+    NVMLError = NVMLError
+    NVML_GPM_METRICS_GET_VERSION = 1
+
+    def __init__(self, gpus: list[dict[str, Any]], missing: str | None = None) -> None:
+        self.gpus, self.missing = gpus, missing
+
+    def nvmlInit(self) -> None:  # noqa: N802
+        if self.missing:
+            raise NVMLError(self.missing)
+
+    def nvmlDeviceGetCount(self) -> int:  # noqa: N802
+        return len(self.gpus)
+
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> dict[str, Any]:  # noqa: N802
+        return self.gpus[index]
+
+    def nvmlDeviceGetMigDeviceHandleByIndex(self, handle: dict[str, Any], place: int) -> Any:  # noqa: N802
+        return handle["mig"][place]
+
+    def nvmlDeviceGetMaxMigDeviceCount(self, handle: dict[str, Any]) -> int:  # noqa: N802
+        return len(handle.get("mig", ()))
+
+    def __getattr__(self, name: str) -> Any:
+        fields = {
+            "nvmlDeviceGetUUID": lambda h: h["uuid"],
+            "nvmlDeviceGetName": lambda h: h["name"],
+            "nvmlDeviceGetUtilizationRates": lambda h: SimpleNamespace(gpu=h["utilization"]),
+            "nvmlDeviceGetMemoryInfo": lambda h: SimpleNamespace(used=h["memory_used"], total=h["memory_total"]),
+            "nvmlDeviceGetPowerUsage": lambda h: h["power_w"] * 1000,
+        }
+        if name not in fields:
+            raise AttributeError(name)
+
+        def ask(handle: dict[str, Any]) -> Any:
+            try:
+                return fields[name](handle)
+            except KeyError as exc:
+                raise NVMLError("NOT_SUPPORTED") from exc
+
+        return ask
+
+
+class ServedAgent:
+    """An agent on a port of its own, in a thread."""
+
+    def __init__(self, sampler: Sampler, token: str | None = None, port: int = 0) -> None:
+        self.sampler, self._token, self.port = sampler, token, port
+        self._loop = asyncio.new_event_loop()
+        self._ready = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        runner = web.AppRunner(make_app(self.sampler, self._token))
+        self._loop.run_until_complete(runner.setup())
+        site = web.TCPSite(runner, "127.0.0.1", self.port)
+        self._loop.run_until_complete(site.start())
+        self.port = runner.addresses[0][1]
+        self._ready.set()
+        self._loop.run_forever()
+        self._loop.run_until_complete(runner.cleanup())
+        self._loop.close()
+
+    def __enter__(self) -> "ServedAgent":
+        self._thread.start()
+        self._ready.wait(10)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(10)
