@@ -63,11 +63,15 @@ def print_needs(needs: Sequence[Need]) -> None:
 def print_estimates(rows: Sequence[dict[str, Any]]) -> None:
     """Busy shares with their 90 % intervals, and what limits."""
     table = Table(title="Estimated, % of the time (90 % interval)", title_justify="left", show_edge=False)
-    for name in ("", "SM busy", "DRAM", "tensor", "limit"):
+    counted = any(row.get("sm_counted") is not None for row in rows)
+    for name in ("", "SM busy", "DRAM", "tensor", "limit", *(("SM counted", "DRAM counted") if counted else ())):
         table.add_column(name, justify="left" if name in ("", "limit") else "right")
     for number, row in enumerate(rows):
         shares = [
-            f"{row[f'{k}_pct']:.1f} ({row[f'{k}_low']:.1f}–{row[f'{k}_high']:.1f})" for k in ("sm", "dram", "tensor")
+            f"{row[f'{key}_pct']:.1f} ({row[f'{key}_low']:.1f}–{row[f'{key}_high']:.1f})"
+            for key in ("sm", "dram", "tensor")
         ]
-        table.add_row(str(row.get("label", number)), *shares, row["limit"])
+        seen = [row.get(f"{key}_counted") for key in ("sm", "dram")] if counted else []
+        cells = ["–" if value is None else f"{value:.1f}" for value in seen]
+        table.add_row(str(row.get("label", number)), *shares, row["limit"], *cells)
     Console().print(table)

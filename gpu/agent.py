@@ -29,7 +29,6 @@ _METRICS = (
     ("DCGM_FI_DEV_GPU_UTIL", "time_active_pct", 1.0, "Share of time in which any kernel ran (in %)."),
     ("DCGM_FI_DEV_FB_USED", "memory_used_bytes", 1 / (1 << 20), "Memory used (in MiB)."),
     ("DCGM_FI_DEV_POWER_USAGE", "power_w", 1.0, "Power draw (in W)."),
-    ("DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION", "energy_j", 1e3, "Energy since boot (in mJ)."),
     ("DCGM_FI_DEV_SM_CLOCK", "sm_clock_mhz", 1.0, "SM clock (in MHz)."),
     ("DCGM_FI_DEV_MEM_CLOCK", "memory_clock_mhz", 1.0, "Memory clock (in MHz)."),
     ("DCGM_FI_DEV_GPU_TEMP", "temperature_c", 1.0, "Temperature (in C)."),

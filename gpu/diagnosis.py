@@ -13,6 +13,7 @@ Floats = npt.NDArray[np.float64]
 _BUSY_PCT = 50.0
 _THROTTLED_SHARE = 0.05
 _FEWEST = 10
+_LEAK_WATCH_NS = 300_000_000_000
 _T_95 = 1.96
 
 
@@ -104,6 +105,9 @@ def _leak(samples: Sequence[GpuSample]) -> list[str]:
     """A slope of used memory that stands out of its noise, over the second half of the run."""
     held = [(s.at_ns, s.memory_used_bytes) for s in samples if s.memory_used_bytes is not None]
     held = held[len(held) // 2 :]
+    # Caches and pools grow for minutes after a start or a change of load; a leak goes on.
+    if not held or held[-1][0] - held[0][0] < _LEAK_WATCH_NS:
+        return []
     slope = slope_with_bounds([at / 1e9 for at, _ in held], [float(used) for _, used in held])
     if slope is None or slope[1] <= 0 or slope[0] * 3600 < 50e6:
         return []

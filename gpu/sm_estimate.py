@@ -26,7 +26,8 @@ _TOP = 0.98
 class Fit(msgspec.Struct, frozen=True):
     """The fitted numbers; half widths of the intervals are shares at a busy share of 1.
 
-    `sm_scale` and `dram_scale` are what a calibration on one GPU and model corrects by.
+    `decode_scale` and `prefill_scale` are how much more work an engine does than a lean one would; a calibration
+    finds them.
     """
 
     bandwidth_power: float = 1.114
@@ -38,8 +39,8 @@ class Fit(msgspec.Struct, frozen=True):
     sm_half: float = 0.048
     dram_half: float = 0.037
     tensor_half: float = 0.093
-    sm_scale: float = 1.0
-    dram_scale: float = 1.0
+    decode_scale: float = 1.0
+    prefill_scale: float = 1.0
 
 
 class Work(msgspec.Struct, frozen=True):
@@ -121,11 +122,11 @@ def estimate(
     busy = min(max(busy_share, 0.0), 1.0)
     busy_s = max(wall_s * busy, 1e-9)
     moved = work.weight_bytes + work.kv_bytes + fit.activation_factor * work.activation_bytes
-    mb = fit.dram_scale * moved / gpus / (busy_s * gpu.dram_bytes_per_s)
+    mb = moved / gpus / (busy_s * gpu.dram_bytes_per_s)
     mf = (work.flops + work.attention_flops) / gpus / (busy_s * (gpu.flops_8 if fp8 else gpu.flops_16))
     by_memory = min(mb / BEST_BANDWIDTH, 1.0) ** fit.bandwidth_power
     by_compute = min(mf / BEST_COMPUTE, 1.0) ** fit.compute_power
-    sm = busy * (1 - (1 - by_memory) * (1 - _TOP * by_compute)) * (1 - fit.idle_loss * (1 - busy)) * fit.sm_scale
+    sm = busy * (1 - (1 - by_memory) * (1 - _TOP * by_compute)) * (1 - fit.idle_loss * (1 - busy))
     attention_share = work.kv_bytes / gpus / (busy_s * gpu.dram_bytes_per_s)
     tensor = busy * min(fit.tensor_compute * mf / 0.84 + fit.tensor_attention * attention_share, 1.0)
     limit = _limit(by_memory, by_compute, busy)

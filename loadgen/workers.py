@@ -312,7 +312,8 @@ class WorkerSession:
     def _on_interrupt(self) -> None:
         """In a greenlet: Python's own KeyboardInterrupt would rise in the middle of a hub callback."""
         self._end(interrupted=True)
-        raise KeyboardInterrupt
+        self.environment.process_exit_code = 128 + signal.SIGINT
+        self.runner.quit()
 
     def _end(self, *, interrupted: bool) -> None:
         """Drain, spool, and see that the master has everything."""

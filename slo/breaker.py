@@ -48,7 +48,9 @@ def breaker(measured: Measured, p99_bound_ms: float, memory_share: Sequence[floa
     span = max(float(at_s[mask].max()), 1e-9)
     window = np.minimum((at_s / span * _WINDOWS).astype(np.int64), _WINDOWS - 1)
     counts = np.bincount(window[mask], minlength=_WINDOWS).astype(np.float64)
-    p99 = np.array([_p99(ttft[mask & measured.ok & (window == number)]) for number in range(_WINDOWS)])
+    answered = [ttft[mask & measured.ok & (window == number)] for number in range(_WINDOWS)]
+    # A window whose requests found no answer is as bad as can be, not as good.
+    p99 = np.array([_p99(held, 2 * p99_bound_ms if n else 0.0) for held, n in zip(answered, counts, strict=True)])
     slopes = np.maximum(np.diff(p99, prepend=p99[0]), 0.0)
     parts = [counts / max(counts.max(), 1.0), slopes / max(float(slopes.max()), 1e-9)]
     weights = list(_WEIGHTS[:2])
@@ -63,6 +65,6 @@ def breaker(measured: Measured, p99_bound_ms: float, memory_share: Sequence[floa
     return Breaker(windows, None if threshold is None else round(threshold, 4))
 
 
-def _p99(values: Floats) -> float:
+def _p99(values: Floats, without: float) -> float:
     known = values[~np.isnan(values)]
-    return float(np.quantile(known, 0.99, method="inverted_cdf")) if len(known) else 0.0
+    return float(np.quantile(known, 0.99, method="inverted_cdf")) if len(known) else without

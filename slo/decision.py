@@ -1,7 +1,7 @@
 """What to do with a candidate, by a table that was agreed before: promote, hold or roll back. Pure.
 
 more than 5 % of requests end in 5xx                      roll back
-success more than 10 points below the baseline's          roll back
+success more than 10 points below the baseline (90 % where none is known)   roll back
 P99 of the first token above 2 s                          hold
 the run's verdict is not PASS                             hold
 else                                                      promote
@@ -36,13 +36,13 @@ class Decision(msgspec.Struct, frozen=True):
     reason: str
 
 
-def decide(measured: Measured, verdict: Verdict | None, baseline_success: float | None = None) -> Decision:
+def decide(measured: Measured, verdict: Verdict | None, baseline_success: float = 1.0) -> Decision:
     """Evaluate the table; the first row that holds decides.
 
     Args:
         measured: the candidate's run.
         verdict: of the run's objectives; None where it has none.
-        baseline_success: share of requests answered by what it would replace.
+        baseline_success: share of requests answered by what it would replace; all of them, where it is not known.
     """
     mask = measured.judged
     if verdict is Verdict.INVALID or not mask.any():
@@ -52,9 +52,9 @@ def decide(measured: Measured, verdict: Verdict | None, baseline_success: float 
     if broken > _MOST_5XX:
         return Decision(Action.ROLL_BACK, f"{broken:.1%} of requests ended in 5xx (more than {_MOST_5XX:.0%})")
     success = float(measured.ok[mask].mean())
-    if baseline_success is not None and baseline_success - success > _MOST_SUCCESS_LOST:
+    if baseline_success - success > _MOST_SUCCESS_LOST:
         return Decision(
-            Action.ROLL_BACK, f"success fell from {baseline_success:.1%} to {success:.1%} (by more than 10 points)"
+            Action.ROLL_BACK, f"success is {success:.1%} where {baseline_success:.1%} is due (more than 10 points less)"
         )
     ttft = measured.latency_ms("ttft")[mask & measured.ok]
     ttft = np.sort(ttft[~np.isnan(ttft)])

@@ -27,6 +27,7 @@ from typing import Literal
 import msgspec
 
 from surgeproof.errors import RuleError
+from surgeproof.records import Phase
 from surgeproof.slo.presets import preset
 
 LATENCIES = {
@@ -170,19 +171,24 @@ def parse_rule(text: str) -> Rule:
         RuleError: it does not follow the grammar, or names an unknown metric.
     """
     whole = " ".join(text.strip().split())
-    about, _, where = whole.partition(" where ")
+    about, *wheres = re.split(r" where ", whole, maxsplit=1, flags=re.IGNORECASE)
+    where = wheres[0] if wheres else ""
     rule = _parse_objective(text, about.lower())
     if not where:
         return rule
     if rule.metric == "inter_chunk":
         raise RuleError(f"SLO rule {text!r}: gaps are kept by class only: inter_chunk takes no 'where'")
-    return msgspec.structs.replace(rule, selectors=tuple(_selector(text, part) for part in where.split(" and ")))
+    return msgspec.structs.replace(
+        rule, selectors=tuple(_selector(text, part) for part in re.split(r" and ", where, flags=re.IGNORECASE))
+    )
 
 
 def _selector(text: str, part: str) -> Selector:
     part = part.strip()
     if match := _LENGTH.fullmatch(part.lower()):
         column = _LENGTHS[match["of"]]
+        if match["low"] is not None and int(match["low"]) >= int(match["high"]):
+            raise RuleError(f"SLO rule {text!r}: the range {part!r} is empty")
         if match["low"] is not None:
             return Selector(column, int(match["low"]), int(match["high"]))
         number, comparison = int(match["number"]), match["comparison"]
@@ -190,9 +196,11 @@ def _selector(text: str, part: str) -> Selector:
             return Selector(column, high=number + (comparison == "<="))
         return Selector(column, low=number + (comparison == ">"))
     if match := _EQUAL.fullmatch(part):
+        if match["of"] == "phase" and match["word"] not in tuple(Phase):
+            raise RuleError(f"SLO rule {text!r}: unknown phase; known are {', '.join(Phase)}")
         if match["of"] in _NAMED:
             return Selector(match["of"], value=match["word"])
-        if match["word"].isdigit():
+        if match["word"].isascii() and match["word"].isdigit():
             return Selector(match["of"], value=int(match["word"]))
     raise RuleError(
         f"SLO rule {text!r}: cannot read {part!r} after 'where'; write for example 'input < 1000', "

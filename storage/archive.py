@@ -2,6 +2,7 @@
 
     {"surgeproof": 1, "run": {..}}            first line: the run's row
     {"plan": {..}} {"health": {..}} {"verdict": {..}} {"gaps": {..}} {"gpu": {..}} {"record": {..}}
+    {"end": {"lines": n}}                     last line: how many there are in between
 
 Bytes travel as base64. An imported run keeps its uid, so that it cannot be taken in twice.
 """
@@ -42,10 +43,13 @@ def export_lines(engine: sa.Engine, run_id: int) -> Iterator[str]:
         if row is None:
             raise UsageError(f"no run {run_id}; see 'surgeproof runs list'")
         yield json.dumps({"surgeproof": VERSION, "run": {k: v for k, v in row.items() if k not in ("id", "spool")}})
+        count = 0
         for name, table in _PARTS.items():
             query = sa.select(table).where(table.c.run_id == run_id).order_by(*table.primary_key.columns)
             for held in connection.execution_options(yield_per=_BATCH).execute(query).mappings():
+                count += 1
                 yield json.dumps({name: {k: _plain(v) for k, v in held.items() if k != "run_id" and v is not None}})
+        yield json.dumps({"end": {"lines": count}})
 
 
 def import_lines(store: Store, lines: Iterable[str]) -> int:
@@ -55,12 +59,18 @@ def import_lines(store: Store, lines: Iterable[str]) -> int:
         UsageError: the lines are no exported run, or the database holds it already.
         StoreError: the database cannot be written.
     """
-    numbered = enumerate(lines, 1)
+    numbered = ((number, line) for number, line in enumerate(lines, 1) if line.strip())
     head = _object(next(numbered, (1, ""))[1], 1)
     if head.get("surgeproof") != VERSION or not isinstance(head.get("run"), dict):
         raise UsageError("this is no exported run: its first line lacks 'surgeproof' and 'run'")
+    run = head["run"]
+    unknown = sorted(run.keys() - {column.name for column in tables.runs.columns} | run.keys() & {"id", "spool"})
+    missing = [name for name in ("uid", "name", "started_at_ns", "scenario", "metadata") if run.get(name) is None]
+    if unknown or missing:
+        raise UsageError(f"the exported run has unknown or lacks needed fields: {', '.join(unknown + missing)}")
+    _check_json(run)
     try:
-        run_id = store.create_run(head["run"])
+        run_id = store.create_run(run)
     except StoreError as exc:
         if "unique" in str(exc).lower():
             raise UsageError(f"the database holds run {head['run'].get('uid')} already") from exc
@@ -68,6 +78,9 @@ def import_lines(store: Store, lines: Iterable[str]) -> int:
     try:
         _import_parts(store, run_id, numbered)
         store.finish_run(run_id, {"state": head["run"].get("state", "finished")}, None)
+    except (OverflowError, TypeError, ValueError) as exc:
+        store.delete_run(run_id)
+        raise UsageError(f"the export holds a value that cannot be stored: {exc}") from exc
     except BaseException:
         store.delete_run(run_id)
         raise
@@ -77,11 +90,20 @@ def import_lines(store: Store, lines: Iterable[str]) -> int:
 def _import_parts(store: Store, run_id: int, numbered: Iterator[tuple[int, str]]) -> None:
     rows: dict[str, list[dict[str, Any]]] = {name: [] for name in _PARTS}
     records: list[StreamRecord] = []
+    count, end = 0, None
     for number, line in numbered:
         part = _object(line, number)
         name = next(iter(part), "")
+        if end is not None:
+            raise UsageError(f"line {number}: the export went on after its end")
+        if name == "end":
+            end = part["end"]
+            continue
+        count += 1
         if name not in _PARTS:
             raise UsageError(f"line {number}: {name!r} is no part of a run")
+        if not isinstance(part[name], dict):
+            raise UsageError(f"line {number}: a {name} is not an object")
         values = {k: _binary(_PARTS[name], k, v) for k, v in part[name].items()}
         if name != "record":
             rows[name].append(values)
@@ -95,9 +117,22 @@ def _import_parts(store: Store, run_id: int, numbered: Iterator[tuple[int, str]]
         if len(records) >= _BATCH:
             store.add_records(run_id, records)
             records = []
+    if not isinstance(end, dict) or end.get("lines") != count:
+        raise UsageError(f"the export is cut off: {count} lines came, and its end does not say so")
     store.add_records(run_id, records)
     for name, held in rows.items():
         store.insert_rows(_PARTS[name], [row | {"run_id": run_id} for row in held])
+
+
+def _check_json(run: dict[str, Any]) -> None:
+    """Texts that are read as JSON must be JSON, and times whole numbers."""
+    if not isinstance(run["started_at_ns"], int) or abs(run["started_at_ns"]) >= 2**63:
+        raise UsageError("the exported run's started_at_ns is no time")
+    for name in ("scenario", "metadata", "environment", "audit", "summary"):
+        try:
+            json.loads(run.get(name) or "{}")
+        except (TypeError, ValueError) as exc:
+            raise UsageError(f"the exported run's {name} is not JSON") from exc
 
 
 def record_rows(engine: sa.Engine, run_id: int) -> tuple[list[str], list[list[Any]]]:

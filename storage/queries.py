@@ -106,7 +106,9 @@ def gpu_samples(engine: sa.Engine, run_id: int) -> list[GpuSample]:
     held = tables.gpu_samples.c
     query = sa.select(held.gpu, held.at_ns, held.sample).where(held.run_id == run_id).order_by(held.at_ns)
     with stating("read", engine), engine.connect() as connection:
-        return [GpuSample(gpu=row[0], at_ns=row[1], **json.loads(row[2])) for row in connection.execute(query)]
+        rows = connection.execute(query).all()
+    # Fields of other versions are left aside.
+    return [msgspec.convert(json.loads(row[2]) | {"gpu": row[0], "at_ns": row[1]}, GpuSample) for row in rows]
 
 
 def gpu_calibration(engine: sa.Engine, gpu: str, model: str) -> str | None:

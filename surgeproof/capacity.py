@@ -5,20 +5,23 @@ sequence in flight at every step. Where an agent's counters were stored with a r
 """
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
 
 from surgeproof.columns import RecordColumns
 from surgeproof.errors import UsageError
-from surgeproof.gpu.datasheets import gpu_named
+from surgeproof.gpu.calibrate import Window, calibrated, scaled_work
+from surgeproof.gpu.datasheets import Gpu, gpu_named
+from surgeproof.gpu.diagnosis import values
 from surgeproof.gpu.model_shape import ModelShape, shape_from_config
 from surgeproof.gpu.run_load import Load, load_windows
-from surgeproof.gpu.sm_estimate import Work, decode_work, estimate, estimate_steps, prefill_work
-from surgeproof.storage.queries import run_columns
-from surgeproof.storage.store import open_engine
+from surgeproof.gpu.sm_estimate import Fit, Work, decode_work, estimate, estimate_steps, prefill_work
+from surgeproof.storage.queries import get_run, gpu_calibration, gpu_samples, run_columns
+from surgeproof.storage.store import Store, open_engine
 
 _MOST_WINDOWS = 60
 
@@ -41,44 +44,108 @@ def estimate_steps_file(path: Path, gpu_name: str | None) -> list[dict[str, Any]
     return [{"label": label} | msgspec.to_builtins(found) for label, found in zip(labels, estimates, strict=True)]
 
 
-def estimate_run(
-    db_url: str,
-    run_id: int,
-    gpu_name: str | None,
-    config: Path | None,
-    weights: str | None,
-    kv_cache: str | None,
-    gpus: int,
-) -> list[dict[str, Any]]:
-    """Estimate a stored run over time; the last row is the whole run.
+class Subject(NamedTuple):
+    """What is estimated: the GPU, how many of them, and the model."""
+
+    gpu: Gpu
+    gpus: int
+    shape: ModelShape
+
+
+def subject(gpu_name: str | None, config: Path | None, weights: str | None, kv_cache: str | None, gpus: int) -> Subject:
+    """Read the model's configuration and find the GPU's data sheet.
 
     Raises:
-        UsageError: there is no such run, or GPU or model are not known.
+        UsageError: one of them is missing or unknown.
     """
-    columns = run_columns(open_engine(db_url, create=False), run_id)
     if config is None or gpu_name is None:
         raise UsageError("an estimate of a run needs --config (the model's config.json) and --gpu")
-    shape = shape_from_config(_json(config), weights, kv_cache)
-    gpu = gpu_named(gpu_name)
-    windows = load_windows(columns, _window_s(columns))
-    if not windows:
-        raise UsageError(f"run {run_id} has no answered request to estimate from")
-    rows, total, busy_s = [], Work(), 0.0
+    return Subject(gpu_named(gpu_name), gpus, shape_from_config(_json(config), weights, kv_cache))
+
+
+def estimate_run(db_url: str, run_id: int, of: Subject) -> list[dict[str, Any]]:
+    """Estimate a stored run over time; the last row is the whole run. A calibration is used where there is one.
+
+    Raises:
+        UsageError: there is no such run, or nothing in it to estimate from.
+    """
+    engine = open_engine(db_url, create=False)
+    stored = gpu_calibration(engine, of.gpu.name, get_run(engine, run_id)["model"])
+    fit = msgspec.json.decode(stored, type=Fit) if stored else Fit()
+    windows = _windows(engine, run_id, of.shape)
+    rows: list[dict[str, Any]] = []
+    total, busy_s = Work(), 0.0
     for window in windows:
-        work = _work(shape, window)
+        work = scaled_work(window.decode, window.prefill, fit)
         total, busy_s = total.plus(work), busy_s + window.busy_share * window.length_s
-        found = estimate(work, gpu, window.length_s, window.busy_share, gpus=gpus)
-        rows.append({"label": f"{window.start_s:.0f} s"} | msgspec.to_builtins(found))
+        found = estimate(work, of.gpu, window.length_s, window.busy_share, fit=fit, gpus=of.gpus)
+        label = f"{len(rows) * window.length_s:.0f} s"
+        rows.append({"label": label} | msgspec.to_builtins(found) | _counted(window))
     length_s = sum(window.length_s for window in windows)
-    whole = estimate(total, gpu, length_s, busy_s / length_s, gpus=gpus)
-    return [*rows, {"label": "whole run"} | msgspec.to_builtins(whole)]
+    whole = estimate(total, of.gpu, length_s, busy_s / length_s, fit=fit, gpus=of.gpus)
+    means = {
+        f"{name}_counted": round(float(np.mean([row[f"{name}_counted"] for row in rows])), 2)
+        for name in ("sm", "dram")
+        if all(row.get(f"{name}_counted") is not None for row in rows)
+    }
+    return [*rows, {"label": "whole run", "calibrated": stored is not None} | msgspec.to_builtins(whole) | means]
 
 
-def _work(shape: ModelShape, load: Load) -> Work:
-    work = decode_work(shape, load.batch, load.context).times(load.steps)
-    if load.prompts:
-        work = work.plus(prefill_work(shape, load.prompt_tokens / load.prompts).times(load.prompts))
-    return work
+def calibrate_estimate(db_url: str, run_ids: Sequence[int], of: Subject) -> Fit:
+    """Fit the estimator to the counters of runs that had an agent, and keep it for their GPU and model.
+
+    Raises:
+        UsageError: a run has no counters, or they are too few.
+    """
+    store = Store(db_url)
+    models = {get_run(store.engine, run_id)["model"] for run_id in run_ids}
+    if len(models) != 1:
+        raise UsageError("runs of one model at a time: " + ", ".join(sorted(models)))
+    windows = [
+        window
+        for run_id in run_ids
+        for window in _windows(store.engine, run_id, of.shape)
+        if not (np.isnan(window.sm_pct) or np.isnan(window.dram_pct))
+    ]
+    fit = calibrated(windows, of.gpu, gpus=of.gpus)
+    if fit is None:
+        raise UsageError("these runs have too few windows with SM and DRAM counters: run with --gpu-agent, and longer")
+    store.save_calibration(of.gpu.name, models.pop(), msgspec.json.encode(fit).decode())
+    return fit
+
+
+def _windows(engine: Any, run_id: int, shape: ModelShape) -> list[Window]:
+    """What was asked in each window, and what the counters said; NaN without any."""
+    columns = run_columns(engine, run_id)
+    loads = load_windows(columns, _window_s(columns))
+    if not loads:
+        raise UsageError(f"run {run_id} has no answered request to estimate from")
+    origin = int(columns.integers("intended_at_ns").min())
+    samples = gpu_samples(engine, run_id)
+    at_s = np.array([(sample.at_ns - origin) / 1e9 for sample in samples])
+    found = []
+    for load in loads:
+        inside = np.flatnonzero((at_s >= load.start_s) & (at_s < load.start_s + load.length_s)) if len(at_s) else ()
+        counted = [values([samples[i] for i in inside], field) for field in ("sm_pct", "dram_pct")]
+        sm, dram = (float(column.mean()) if len(column) else float("nan") for column in counted)
+        found.append(Window(*_work(shape, load), load.length_s, load.busy_share, sm, dram))
+    return found
+
+
+def _work(shape: ModelShape, load: Load) -> tuple[Work, Work]:
+    """Decode steps and prompts of a window."""
+    decode = decode_work(shape, load.batch, load.context).times(load.steps)
+    if not load.prompts:
+        return decode, Work()
+    return decode, prefill_work(shape, load.prompt_tokens / load.prompts).times(load.prompts)
+
+
+def _counted(window: Window) -> dict[str, float | None]:
+    """The counters beside an estimate."""
+    return {
+        "sm_counted": None if np.isnan(window.sm_pct) else round(window.sm_pct, 2),
+        "dram_counted": None if np.isnan(window.dram_pct) else round(window.dram_pct, 2),
+    }
 
 
 def _window_s(columns: RecordColumns) -> float:

@@ -389,6 +389,8 @@ def fit(
     citation: str | None,
 ) -> None:
     """Fit the arrival model and the lengths of a trace; the profile holds no prompt and no user."""
+    if output.exists() and file.exists() and output.samefile(file):
+        raise ConfigError(f"{output} is the trace itself: name another file to write")
     import msgspec
 
     from surgeproof.planning import simulate_pgar
@@ -426,6 +428,8 @@ def convert(
     file: Path, output: Path, format_name: str, columns: str | None, skip_invalid: bool, keep_clock_grid: bool
 ) -> None:
     """Write a trace in Mooncake's form, which other load testers read."""
+    if output.exists() and file.exists() and output.samefile(file):
+        raise ConfigError(f"{output} is the trace itself: name another file to write")
     from surgeproof.traces.export import mooncake_lines
     from surgeproof.traces.reader import read_trace
 

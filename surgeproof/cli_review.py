@@ -1,12 +1,14 @@
 """Commands that look back: runs kept and thrown away, compared, held against their history, decided on."""
 
+import math
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from surgeproof.errors import ConfigError, UsageError
+from surgeproof.records import REQUEST_CLASSES
 
 if TYPE_CHECKING:
     from surgeproof.storage.store import Store
@@ -15,6 +17,19 @@ DEFAULT_DB = "sqlite:///surgeproof.db"
 db_option = click.option("--db", default=DEFAULT_DB, show_default=True, envvar="SURGEPROOF_DB", help="Database URL.")
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 RUN_ID = click.IntRange(1, 2**31 - 1)
+
+
+class Number(click.FloatRange):
+    """A finite number in a range."""
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> float:
+        """Refuse what is not finite: no comparison ever holds for it."""
+        number = super().convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"{value} is not a finite number", param, ctx)
+        return float(number)
+
+
 _UNITS = {"KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 
 
@@ -54,7 +69,13 @@ def tag(run_id: int, tags: tuple[str, ...], db: str) -> None:
 @db_option
 def delete(run_ids: tuple[int, ...], db: str) -> None:
     """Remove runs with all their records."""
+    from surgeproof.storage.queries import unfinished_runs
+
     store = _existing(db)
+    running = {row["id"] for row in unfinished_runs(store.engine)} & set(run_ids)
+    if running:
+        shown = ", ".join(map(str, sorted(running)))
+        raise UsageError(f"run {shown} has not ended: stop it first, or see 'surgeproof recover'")
     missing = [number for number in run_ids if not store.delete_run(number)]
     store.shrink()
     click.echo(f"{len(run_ids) - len(missing)} runs deleted.")
@@ -94,7 +115,7 @@ def import_command(file: Path, db: str) -> None:
 
 
 @click.command()
-@click.option("--keep-days", type=click.FloatRange(0, 36_500), help="Delete runs that started earlier.")
+@click.option("--keep-days", type=Number(0, 36_500), help="Delete runs that started earlier.")
 @click.option("--max-size", help="Delete the oldest runs until the database is smaller: 500MB, 2GB.")
 @click.option("--dry-run", is_flag=True, help="Only say which would go.")
 @db_option
@@ -114,16 +135,21 @@ def _bytes(text: str) -> int:
         number = text.strip().upper().removesuffix(unit)
         if number != text.strip().upper():
             try:
-                return int(float(number) * factor)
+                size = float(number) * factor
             except ValueError:
                 break
+            if 0 <= size < 1e18:
+                return int(size)
+            break
     raise ConfigError(f"--max-size: {text!r} is not a size such as 500MB or 2GB")
 
 
 @click.command()
 @click.argument("run_ids", nargs=-1, required=True, type=RUN_ID, metavar="A B...")
-@click.option("--rate-drop", default=5.0, show_default=True, help="Accepted fall of rates, per cent.")
-@click.option("--p99-rise", default=20.0, show_default=True, help="Accepted rise of a p99, ms.")
+@click.option(
+    "--rate-drop", type=Number(0, 100), default=5.0, show_default=True, help="Accepted fall of rates, per cent."
+)
+@click.option("--p99-rise", type=Number(0), default=20.0, show_default=True, help="Accepted rise of a p99, ms.")
 @db_option
 @json_option
 def compare(run_ids: tuple[int, ...], rate_drop: float, p99_rise: float, db: str, as_json: bool) -> None:
@@ -132,12 +158,14 @@ def compare(run_ids: tuple[int, ...], rate_drop: float, p99_rise: float, db: str
 
     import msgspec
 
-    from surgeproof.review import compare_runs
+    from surgeproof.review import compare_runs, comparison_notes
     from surgeproof.slo.compare import Policy
 
     if len(run_ids) < 2:
         raise ConfigError("name two runs or more: surgeproof compare A B")
     found = compare_runs(db, run_ids, Policy(rate_drop=rate_drop / 100, p99_rise_ms=p99_rise))
+    for note in comparison_notes(db, run_ids):
+        click.echo(f"Note: {note}", err=True)
     if as_json:
         plain = [
             {"before": run_ids[0], "after": number, "differences": msgspec.to_builtins(differences)}
@@ -154,7 +182,7 @@ def compare(run_ids: tuple[int, ...], rate_drop: float, p99_rise: float, db: str
 
 @click.command()
 @click.argument("run_id", type=RUN_ID)
-@click.option("--days", default=7.0, show_default=True, help="How far to look back.")
+@click.option("--days", type=Number(0, 36_500), default=7.0, show_default=True, help="How far to look back.")
 @db_option
 @json_option
 def baseline(run_id: int, days: float, db: str, as_json: bool) -> None:
@@ -196,7 +224,13 @@ def decide(run_id: int, baseline_id: int | None, db: str, as_json: bool) -> None
 
 @click.command()
 @click.argument("run_id", type=RUN_ID)
-@click.option("--ttft-p99", default=2000.0, show_default=True, help="What first tokens must keep to, ms.")
+@click.option(
+    "--ttft-p99",
+    type=Number(0, min_open=True),
+    default=2000.0,
+    show_default=True,
+    help="What first tokens must keep to, ms.",
+)
 @db_option
 @json_option
 def breaker(run_id: int, ttft_p99: float, db: str, as_json: bool) -> None:
@@ -219,8 +253,9 @@ def breaker(run_id: int, ttft_p99: float, db: str, as_json: bool) -> None:
 
 @click.command()
 @click.option("--steps", type=click.Path(path_type=Path), help="JSON of measured steps.")
-@click.option("--run", "run_id", type=RUN_ID, help="Stored run.")
-@click.option("--gpu", "gpu_name", help="H200, H100, A100-80GB, L40S, ..; default the file's or the run's own.")
+@click.option("--run", "run_ids", type=RUN_ID, multiple=True, help="Stored run; repeatable with --calibrate.")
+@click.option("--calibrate", is_flag=True, help="Fit to the agent's counters of the runs, and keep it.")
+@click.option("--gpu", "gpu_name", help="H200, H100, A100-80GB, L40S, ..; with --steps, default the file's own.")
 @click.option("--config", type=click.Path(path_type=Path), help="The model's config.json (for --run).")
 @click.option("--weights", help="Number type of quantised weights: fp8, int8, int4.")
 @click.option("--kv-cache", help="Number type of the KV cache.")
@@ -229,7 +264,8 @@ def breaker(run_id: int, ttft_p99: float, db: str, as_json: bool) -> None:
 @json_option
 def estimate(
     steps: Path | None,
-    run_id: int | None,
+    run_ids: tuple[int, ...],
+    calibrate: bool,
     gpu_name: str | None,
     config: Path | None,
     weights: str | None,
@@ -241,15 +277,22 @@ def estimate(
     """Estimate what SMs, tensor cores and memory did, from what was asked of the model."""
     import json
 
-    from surgeproof.capacity import estimate_run, estimate_steps_file
+    from surgeproof.capacity import calibrate_estimate, estimate_run, estimate_steps_file, subject
 
-    if (steps is None) == (run_id is None):
+    if (steps is None) == (not run_ids):
         raise ConfigError("say what to estimate: --steps FILE or --run ID")
     if steps is not None:
         found = estimate_steps_file(steps, gpu_name)
     else:
-        assert run_id is not None, "one of the two was given"
-        found = estimate_run(db, run_id, gpu_name, config, weights, kv_cache, gpus)
+        of = subject(gpu_name, config, weights, kv_cache, gpus)
+        if calibrate:
+            fit = calibrate_estimate(db, run_ids, of)
+            click.echo(
+                f"Kept for {of.gpu.name}: decode does {fit.decode_scale:.2g} times, prompts {fit.prefill_scale:.2g} "
+                "times the work of a lean engine",
+                err=as_json,
+            )
+        found = [row for run_id in run_ids for row in estimate_run(db, run_id, of)]
     if as_json:
         click.echo(json.dumps(found, allow_nan=False))
     else:
@@ -265,7 +308,7 @@ def slo() -> None:
 
 @slo.command()
 @click.argument("file", type=click.Path(path_type=Path))
-@click.option("--rate", type=click.FloatRange(0, min_open=True), help="Requests a second of the whole run.")
+@click.option("--rate", type=Number(1e-6, 1e9), help="Requests a second of the whole run.")
 @click.option("--classes", default="P0=5,P1=3,P2=1", show_default=True, help="Shares of the classes.")
 @json_option
 def plan(file: Path, rate: float | None, classes: str, as_json: bool) -> None:
@@ -282,8 +325,9 @@ def plan(file: Path, rate: float | None, classes: str, as_json: bool) -> None:
         shares = {key: float(value) for key, _, value in (part.partition("=") for part in classes.split(","))}
     except ValueError:
         raise ConfigError(f"--classes: {classes!r} must look like P0=5,P1=3") from None
-    if sum(shares.values()) <= 0:
-        raise ConfigError("--classes: the shares must add up to more than 0")
+    bad = [key for key, value in shares.items() if key not in REQUEST_CLASSES or not 0 <= value < 1e9]
+    if bad or sum(shares.values()) <= 0:
+        raise ConfigError(f"--classes: {classes!r} must give shares of {', '.join(REQUEST_CLASSES)}, none negative")
     found = needs(parse_rules(load_slo(file)), rate, shares)
     if as_json:
         click.echo(json.dumps(msgspec.to_builtins(found)))

@@ -396,8 +396,17 @@ def _problems(scenario: Scenario) -> list[str]:
     ]
     found += [f"{place} must be a finite number that is not negative" for place in _unusable_numbers(scenario)]
     models = scenario.target.models
-    if models and (min(models.values()) < 0 or sum(models.values()) <= 0 or len(models) > 255):
+    usable = all(0 <= weight < 1e9 for weight in models.values())
+    if models and (not usable or sum(models.values()) <= 0 or len(models) > 255):
         found.append("target.models: the weights of at most 255 models must be positive")
+    if load.profile is not None and load.request_rate is not None and math.isinf(load.request_rate):
+        found.append("load.request_rate: a profile has arrivals of its own; an unlimited rate has none")
+    if load.profile is not None and load.arrivals is not None:
+        found.append("load.arrivals: a profile has arrivals of its own; leave one of the two out")
+    if load.scale is not None and (load.profile is None or load.request_rate is None):
+        found.append("load.scale: says how load.request_rate changes load.profile; both are needed")
+    if load.turns == "after_response" and load.concurrency:
+        found.append("load.turns: users of a closed loop wait for their answers anyway; leave one of the two out")
     if models and scenario.target.model is not None:
         found.append("target: name one model, or several models with their weights, not both")
     if not load.classes or sum(load.classes.values()) <= 0 or min(load.classes.values()) < 0:

@@ -122,7 +122,7 @@ def _profile_plan(load: LoadConfig, profile: Profile) -> tuple[Plan, list[str]]:
     notes = []
     kept = 1.0
     if load.request_rate is not None:
-        factor = load.request_rate / profile.arrivals.mean_rate_per_s
+        factor = load.request_rate / _mean_rate_sent(load, profile)
         mode = load.scale or default_mode(profile, factor)
         profile, kept = scale(profile, mode, factor)
         notes.append(f"profile scaled by {factor:.3g}, {mode}: {EFFECTS[mode]}")
@@ -132,6 +132,21 @@ def _profile_plan(load: LoadConfig, profile: Profile) -> tuple[Plan, list[str]]:
         at_s, lengths = at_s[keep], lengths[keep]
     at_s, lengths = at_s[: _count_limit(load)], lengths[: _count_limit(load)]
     return make_plan(np.round(at_s * 1e9).astype(np.int64), lengths, load.classes, load.seed), notes
+
+
+def _mean_rate_sent(load: LoadConfig, profile: Profile) -> float:
+    """The profile's mean rate over the part of it that a run of this length sends."""
+    held = profile.arrivals
+    rates = np.array(held.rates_per_s)
+    if load.duration_s is None or load.scale == "compress" or profile.recording is not None:
+        return held.mean_rate_per_s
+    length_s = load.duration_s * load.speedup
+    windows = max(1, int(np.ceil(length_s / held.coarse_window_s)))
+    seconds = np.full(windows, held.coarse_window_s)
+    seconds[-1] = length_s - (windows - 1) * held.coarse_window_s
+    mean = float((np.resize(rates, windows) * seconds).sum() / length_s)
+    # A stretch without any traffic cannot be scaled to some.
+    return mean if mean > 0 else held.mean_rate_per_s
 
 
 def _profile_requests(load: LoadConfig, profile: Profile) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:

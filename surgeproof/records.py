@@ -187,7 +187,6 @@ class GpuSample(msgspec.Struct, frozen=True, kw_only=True):
     time_active_pct: float | None = None
     memory_used_bytes: int | None = None
     power_w: float | None = None
-    energy_j: float | None = None
     sm_clock_mhz: int | None = None
     memory_clock_mhz: int | None = None
     temperature_c: int | None = None

@@ -12,12 +12,12 @@ from typing import Any
 
 from surgeproof.errors import ConfigError, UsageError
 from surgeproof.loadgen.stream import unpack_arrivals
-from surgeproof.records import Verdict
+from surgeproof.records import RunState, Verdict
 from surgeproof.run import measured_run
 from surgeproof.slo.baseline import BaselineReport, choose_history, deviations, explain
 from surgeproof.slo.breaker import Breaker, breaker
 from surgeproof.slo.compare import Difference, Policy, compare, figures_of, group_mask, groups
-from surgeproof.slo.decision import Decision, decide
+from surgeproof.slo.decision import Action, Decision, decide
 from surgeproof.slo.measured import Measured
 from surgeproof.slo.vllm_result import vllm_result
 from surgeproof.slo.wording import when
@@ -39,6 +39,25 @@ def compare_runs(db_url: str, run_ids: Sequence[int], policy: Policy) -> list[li
     return [compare(first, other, policy) for other in others]
 
 
+def comparison_notes(db_url: str, run_ids: Sequence[int]) -> list[str]:
+    """What a reader must know before the figures: runs that are no fair witnesses, loads that differ."""
+    engine = open_engine(db_url, create=False)
+    runs = [get_run(engine, run_id) for run_id in run_ids]
+    notes = [
+        f"run {run['id']} is {run['verdict'] if run['verdict'] == Verdict.INVALID else run['state']}: "
+        "its figures may be the client's, or of a part only"
+        for run in runs
+        if run["verdict"] == Verdict.INVALID or run["state"] != RunState.FINISHED
+    ]
+    first = runs[0]
+    notes += [
+        f"runs {first['id']} and {run['id']} were asked different requests: their plans differ"
+        for run in runs[1:]
+        if (run["plan"] or {}).get("digest") != (first["plan"] or {}).get("digest")
+    ]
+    return notes
+
+
 def baseline_report(db_url: str, run_id: int, days: float) -> BaselineReport:
     """A run against the earlier ones of its name.
 
@@ -47,11 +66,13 @@ def baseline_report(db_url: str, run_id: int, days: float) -> BaselineReport:
     """
     engine = open_engine(db_url, create=False)
     run = get_run(engine, run_id)
-    chosen, same_hour = choose_history(run, list_runs(engine, 100_000), days)
-    chosen = chosen[:_MOST_HISTORY]
+    alike = [other for other in list_runs(engine, 100_000) if other["model"] == run["model"]]
+    chosen, same_hour = choose_history(run, alike, days)
+    chosen = [number for number in chosen if _load(get_run(engine, number)) == _load(run)][:_MOST_HISTORY]
     if len(chosen) < 3:
         raise UsageError(
-            f"run {run_id} has {len(chosen)} finished runs named {run['name']!r} in the {days:g} days before it; "
+            f"run {run_id} has {len(chosen)} finished runs named {run['name']!r} of its model and load "
+            f"in the {days:g} days before it; "
             "three are needed for a baseline"
         )
     measured = [_ended(engine, number) for number in (run_id, *chosen)]
@@ -61,14 +82,23 @@ def baseline_report(db_url: str, run_id: int, days: float) -> BaselineReport:
     return BaselineReport(tuple(chosen), same_hour, tuple(found), tuple(tags))
 
 
+def _load(run: dict[str, Any]) -> dict[str, Any]:
+    """What a run asked for, but for its seed."""
+    return {key: value for key, value in run["scenario"]["load"].items() if key != "seed"}
+
+
 def decision_of(db_url: str, run_id: int, baseline_id: int | None = None) -> Decision:
     """What the decision table says of a stored run, against another one where it is named."""
     engine = open_engine(db_url, create=False)
     run, measured = get_run(engine, run_id), _ended(engine, run_id)
-    success = None
+    if run["state"] != RunState.FINISHED:
+        return Decision(Action.HOLD, f"the run is {run['state']}: it has let nothing through")
+    success = 1.0
     if baseline_id is not None:
-        before = _ended(engine, baseline_id)
-        success = float(before.ok[before.judged].mean()) if before.judged.any() else None
+        before, held = _ended(engine, baseline_id), get_run(engine, baseline_id)
+        if held["state"] != RunState.FINISHED or held["verdict"] == Verdict.INVALID or not before.judged.any():
+            raise UsageError(f"run {baseline_id} is no baseline: it is {held['verdict'] or held['state']}")
+        success = float(before.ok[before.judged].mean())
     return decide(measured, Verdict(run["verdict"]) if run["verdict"] else None, success)
 
 
@@ -85,14 +115,15 @@ def export_run(db_url: str, run_id: int, path: Path) -> None:
         UsageError: there is no such run.
     """
     engine = open_engine(db_url, create=False)
-    get_run(engine, run_id)
+    if get_run(engine, run_id)["state"] == RunState.RUNNING:
+        raise UsageError(f"run {run_id} has not ended: wait for it, or see 'surgeproof recover'")
     writers = {".jsonl": _write_jsonl, ".csv": _write_csv, ".parquet": _write_parquet, ".json": _write_vllm}
     if path.suffix not in writers:
         raise ConfigError(f"cannot export to {path}: end its name with {', '.join(writers)}")
     try:
         writers[path.suffix](engine, run_id, path)
     except OSError as exc:
-        raise ConfigError(f"cannot write {path}: {exc.strerror}") from exc
+        raise ConfigError(f"cannot write {path}: {exc.strerror or exc}") from exc
 
 
 def _write_jsonl(engine: Any, run_id: int, path: Path) -> None:

@@ -39,6 +39,12 @@ ELSEWHERE = {
     "TR-04": "traces/test_reader.py::test_byte_order_mark_crlf_and_blank_lines_change_nothing",
     "PB-03": "loadgen/test_transport.py::test_the_request_is_one_write_with_our_headers_winning",
     "CK-02": "loadgen/test_transport.py::test_stamps_come_from_the_kernel_on_linux",
+    "GT-01": "gpu/test_nvml.py::test_utilisation_that_mig_does_not_support_is_null_and_not_zero",
+    "GT-02": "gpu/test_nvml.py::test_unified_memory_leaves_the_other_fields_alone",
+    "GT-03": "gpu/test_nvml.py::test_the_chosen_gpu_is_watched_by_index_or_uuid",
+    "GT-04": "gpu/test_nvml.py::test_a_missing_library_is_one_line",
+    "GT-05": "gpu/test_diagnosis.py::test_a_full_looking_gpu_is_told_from_a_full_one",
+    "GT-06": "gpu/test_nvml.py::test_availability_is_decided_by_gpu_and_field",
     "RL-03": "loadgen/test_transport.py::test_each_phase_has_a_timeout_that_names_itself",
 }
 NOT_BUILT_YET = {
@@ -47,8 +53,7 @@ NOT_BUILT_YET = {
     "RL-02": "the drain is tested by its timeout only",
     "RL-04": "a run in which every request failed is tested on its summary only",
     "TR-07": "prompts over the model's limit are told in a note of the plan; truncation is not offered",
-    "GT-01": "GPU agent", "GT-02": "GPU agent", "GT-03": "GPU agent", "GT-04": "GPU agent",
-    "GT-05": "GPU agent", "GT-06": "GPU agent", "GT-07": "GPU agent",
+    "GT-07": "NVML is asked by its library; the text of nvidia-smi is not read",
 }  # fmt: skip
 HERE_PLAYED = {
     "ST-01", "ST-02", "ST-03", "ST-04", "ST-05", "ST-07", "GP-01", "GP-02", "GP-03", "GP-04", "LS-05", "CK-04",

@@ -12,6 +12,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from surgeproof.errors import TraceError
 from surgeproof.traces.fit import Simulate, operational_gaps
 from surgeproof.traces.inspection import dispersion
 from surgeproof.traces.profile import Arrivals, Profile
@@ -26,6 +27,8 @@ _CURVE_S = (0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0)
 _PEAK_S = (10.0, 60.0)
 _WORK_S = (10.0, 60.0, 300.0)
 _LENGTH_WINDOW_S = 300.0
+_FEWEST = 200
+_SHORTEST_S = 20.0
 _TAIL = np.linspace(0.0, 1.0, 201)
 
 
@@ -84,7 +87,15 @@ def check_profile(
         lengths: its (input, output) tokens; shape (n, 2).
         simulate: generator of the arrival model.
         seeds: replicates; bands need at least 24.
+
+    Raises:
+        TraceError: the trace is too short to compare with.
     """
+    if len(at_s) < _FEWEST or at_s[-1] < _SHORTEST_S:
+        raise TraceError(
+            f"{source}: {len(at_s)} requests over {at_s[-1] if len(at_s) else 0:.0f} s are too few to compare with; "
+            f"{_FEWEST} over {_SHORTEST_S:g} s are needed"
+        )
     trace = _Traffic(at_s, lengths)
     replicates = [_replicate(profile, simulate, seed) for seed in range(seeds)]
     checks = (

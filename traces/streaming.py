@@ -17,7 +17,7 @@ from surgeproof.errors import TraceError
 from surgeproof.records import NS_PER_S
 from surgeproof.traces.clock_grid import GridTally
 from surgeproof.traces.formats import ColumnMap
-from surgeproof.traces.formats.rows import ZERO_INPUT, ZERO_OUTPUT
+from surgeproof.traces.formats.rows import MOST_TOKENS, ZERO_INPUT, ZERO_OUTPUT
 from surgeproof.traces.inspection import DISPERSION_WINDOWS_S, QUANTILES
 from surgeproof.traces.reader import MALFORMED
 
@@ -31,6 +31,7 @@ COLUMN_MAPS = {
     "burstgpt": ColumnMap("Timestamp", "Request tokens", "Response tokens"),
 }
 _CHUNK_ROWS = 500_000
+_LONGEST_NS = 10 * 366 * 86_400 * NS_PER_S
 
 
 class StreamedInspection:
@@ -69,6 +70,11 @@ class StreamedInspection:
         self._gap_square_s += float((gaps_s**2).sum())
         self._last_ns = int(at_ns[-1])
         self._end_ns = max(self._end_ns, int(at_ns.max()))
+        if self._end_ns - self._first_ns > _LONGEST_NS:
+            raise TraceError(
+                f"the trace spans {(self._end_ns - self._first_ns) / NS_PER_S:.3g} s: a time stamp is far off, "
+                "or its unit is another one"
+            )
         self._count(np.maximum(at_ns - self._first_ns, 0) // NS_PER_S)
         for tally, column in zip(self._lengths, (inputs, outputs), strict=True):
             values, counts = np.unique(column, return_counts=True)
@@ -174,7 +180,7 @@ def _chunks(path: Path, columns: ColumnMap) -> Iterator[Any]:
                 yield batch.to_pandas()
             return
         with pd.read_csv(
-            path, usecols=wanted, chunksize=_CHUNK_ROWS, skip_blank_lines=False, encoding="utf-8-sig"
+            path, usecols=wanted, chunksize=_CHUNK_ROWS, skip_blank_lines=False, low_memory=False, encoding="utf-8-sig"
         ) as reader:
             yield from reader
     except (OSError, ValueError) as exc:
@@ -188,7 +194,7 @@ def _tokens(column: Any) -> Ints:
     if column.dtype.kind == "i":
         return np.asarray(column.to_numpy(), dtype=np.int64)
     numbers = pd.to_numeric(column, errors="coerce").to_numpy(dtype=np.float64)
-    whole = np.isfinite(numbers) & (numbers == np.floor(numbers))
+    whole = np.isfinite(numbers) & (numbers == np.floor(numbers)) & (np.abs(numbers) <= MOST_TOKENS)
     return np.where(whole, np.nan_to_num(numbers, posinf=-1, neginf=-1), -1).astype(np.int64)
 
 
@@ -206,7 +212,9 @@ def _times_ns(column: Any, columns: ColumnMap) -> tuple[Ints, Mask]:
         stamps = moments.dt.tz_convert("UTC").dt.tz_localize(None).to_numpy(dtype="datetime64[ns]")
         return stamps.astype(np.int64), ~np.isnat(stamps)
     if column.dtype.kind in "iu":
-        return np.asarray(column.to_numpy(), dtype=np.int64) * columns.unit_ns, np.ones(len(column), dtype=bool)
+        held = np.asarray(column.to_numpy(), dtype=np.float64)
+        near = np.abs(held) * columns.unit_ns < 2.0**62
+        return np.where(near, column.to_numpy(), 0).astype(np.int64) * columns.unit_ns, near
     numbers = pd.to_numeric(column, errors="coerce").to_numpy(dtype=np.float64)
-    good = np.isfinite(numbers)
+    good = np.isfinite(numbers) & (np.abs(numbers) * columns.unit_ns < 2.0**62)
     return np.round(np.where(good, numbers, 0.0) * columns.unit_ns).astype(np.int64), good

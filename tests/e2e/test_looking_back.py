@@ -12,12 +12,15 @@ from tests.e2e.test_run import rows, surgeproof
 
 @pytest.fixture(scope="module")
 def folder(sim: SimProcess, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Four runs of one name; the last asks for longer answers."""
+    """Four runs of one name and load; the last one's endpoint gives longer answers."""
     path = tmp_path_factory.mktemp("runs")
+    (path / "v1.yaml").write_text("name: nightly")
+    (path / "v2.yaml").write_text("name: nightly\ntarget: {extra_body: {max_tokens: 40}}")
     for number in range(4):
+        version = "v2" if number == 3 else "v1"
         result = surgeproof(
-            "run", "--base-url", sim.base_url, "--request-rate", "60", "--num-prompts", "150", "--input-len", "20",
-            "--output-len", "40" if number == 3 else "5", "--metadata", f"image=v{1 + (number == 3)}", cwd=path,
+            "run", f"{version}.yaml", "--base-url", sim.base_url, "--request-rate", "60", "--num-prompts", "150",
+            "--input-len", "20", "--output-len", "5", "--metadata", f"image={version}", cwd=path,
         )  # fmt: skip
         assert result.returncode in (0, 5), result.stdout + result.stderr
     return path
@@ -101,6 +104,22 @@ def test_tags_deletion_and_pruning(folder: Path) -> None:
     assert surgeproof("runs", "prune", *db, cwd=folder).returncode == 2
     assert "3 runs deleted: 1, 3, 4" in surgeproof("runs", "prune", "--max-size", "1KB", *db, cwd=folder).stdout
     assert rows(folder / "own.db", "SELECT count(*) FROM records") == [(0,)]
+
+
+def test_a_run_that_has_not_ended_is_neither_deleted_nor_let_through(folder: Path) -> None:
+    import shutil
+    import sqlite3
+
+    shutil.copy(folder / "surgeproof.db", folder / "odd.db")
+    with sqlite3.connect(folder / "odd.db") as connection:
+        connection.execute("UPDATE runs SET state = 'running', ended_at_ns = NULL WHERE id = 1")
+        connection.execute("UPDATE runs SET state = 'interrupted' WHERE id = 2")
+    db = ("--db", "sqlite:///odd.db")
+    refused = surgeproof("runs", "delete", "1", *db, cwd=folder)
+    assert (refused.returncode, "run 1 has not ended" in refused.stderr) == (2, True)
+    held = surgeproof("decide", "2", *db, cwd=folder)
+    assert (held.returncode, "hold: the run is interrupted" in held.stdout) == (4, True)
+    assert surgeproof("decide", "3", "--baseline", "2", *db, cwd=folder).returncode == 2
 
 
 def test_slo_plan_and_presets(tmp_path: Path) -> None:

@@ -49,9 +49,10 @@ def test_a_narrow_link_and_a_far_processor_are_named() -> None:
 def test_growing_memory_is_found_and_noise_is_not() -> None:
     """36 MB a second are 129.6 GB an hour."""
     rng = np.random.default_rng(0)
-    growing = told(moments(400, memory_used_bytes=lambda i: 10**10 + 36_000_000 * i + int(rng.normal(0, 10**8))))
+    growing = told(moments(700, memory_used_bytes=lambda i: 10**10 + 36_000_000 * i + int(rng.normal(0, 10**8))))
     assert "memory grows by 129" in growing or "memory grows by 130" in growing
-    assert "memory grows" not in told(moments(400, memory_used_bytes=lambda i: 10**10 + int(rng.normal(0, 10**8))))
+    assert "memory grows" not in told(moments(100, memory_used_bytes=lambda i: 10**10 + 36_000_000 * i))
+    assert "memory grows" not in told(moments(700, memory_used_bytes=lambda i: 10**10 + int(rng.normal(0, 10**8))))
 
 
 def test_slopes_have_bounds_that_hold_the_truth() -> None:

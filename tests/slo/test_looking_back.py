@@ -76,6 +76,9 @@ def test_the_decision_table_goes_from_the_worst_row_down() -> None:
     reset = measured([100.0] * 100, outcome=["ok"] * 85 + ["error:reset"] * 15)
     assert decide(reset, Verdict.FAIL, baseline_success=0.99).action is Action.ROLL_BACK
     assert decide(reset, Verdict.FAIL, baseline_success=0.90).action is Action.HOLD
+    assert decide(reset, None).action is Action.ROLL_BACK
+    dead = measured([100.0] * 20, outcome=["error:connect"] * 20, http_status=[0] * 20)
+    assert decide(dead, None).action is Action.ROLL_BACK
 
 
 def test_a_budget_is_spent_by_misses_and_burns_where_they_are() -> None:

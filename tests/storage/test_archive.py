@@ -56,8 +56,11 @@ def test_a_run_that_was_exported_is_imported_as_it_was(url: str, tmp_path: Path)
     [
         (lambda lines: ["{}"], "first line lacks"),
         (lambda lines: [*lines[:3], "{"], "line 4 of the export is not JSON"),
-        (lambda lines: [*lines, json.dumps({"colour": {}})], "'colour' is no part of a run"),
-        (lambda lines: [*lines, json.dumps({"record": {"plan_index": "x"}})], "line 36"),
+        (lambda lines: [*lines[:-1], json.dumps({"colour": {}}), lines[-1]], "'colour' is no part of a run"),
+        (lambda lines: [*lines[:-1], json.dumps({"record": {"plan_index": "x"}}), lines[-1]], "line 36"),
+        (lambda lines: lines[:-1], "cut off: 34 lines"),
+        (lambda lines: [*lines[:10], *lines[11:]], "cut off: 33 lines"),
+        (lambda lines: [*lines, lines[-2]], "line 37: the export went on after its end"),
     ],
 )
 def test_a_spoilt_export_leaves_nothing_behind(spoil: object, problem: str, url: str, tmp_path: Path) -> None:

@@ -105,6 +105,14 @@ def test_vllm_request_lines_are_read_from_a_server_log(tmp_path: Path) -> None:
     assert trace.dropped == {"not_a_request_line": 2, "no_prompt_length": 1}
 
 
+def test_a_vllm_log_goes_on_over_new_year(tmp_path: Path) -> None:
+    request = "Received request a: prompt: 'abcd', params: SamplingParams(max_tokens=7)."
+    path = written(
+        tmp_path, f"INFO 12-31 23:59:58 [logger.py:49] {request}", f"INFO 01-01 00:00:03 [logger.py:49] {request}"
+    )
+    assert [one[0] for one in told(read_trace(path))] == [0.0, 5.0]
+
+
 def test_any_table_is_read_by_a_column_map(tmp_path: Path) -> None:
     csv = written(tmp_path, "when,in,out,who", "1500,3,4,a", "2750.5,5,6,", name="t.csv")
     assert told(read_trace(csv, columns="at=when,input=in,output=out,session=who,unit=ms")) == [

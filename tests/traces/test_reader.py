@@ -203,3 +203,18 @@ def test_a_grid_that_is_kept_looks_like_a_burst(real_trace: Any) -> None:
     facts = inspect_trace(read_trace(real_trace("mooncake_conversation_trace.jsonl"), undo_grid=False))
     assert facts["dispersion"]["1s"] == pytest.approx(7.90, rel=0.01)
     assert facts["gap_cv"] == pytest.approx(3.03, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "problem"),
+    [
+        (row(1e30), "not a time since the start"),
+        (row(0, inputs=2**31), "not a count of tokens"),
+        (row(0, outputs=True), "not a number"),
+        (row(0) | {"hash_ids": ["a"]}, "hash_ids"),
+        ("[" * 100_000, "not valid JSON"),
+    ],
+)
+def test_values_beyond_all_bounds_are_malformed_rows(tmp_path: Path, wrong: Any, problem: str) -> None:
+    with pytest.raises(TraceError, match=problem):
+        read_trace(written(tmp_path, mooncake(row(0), wrong)), "mooncake")

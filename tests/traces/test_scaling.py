@@ -97,3 +97,14 @@ def test_a_recording_can_be_thinned_or_compressed_only() -> None:
         scale(exact, "superpose", 2.0)
     with pytest.raises(ConfigError, match="cannot make more"):
         scale(exact, "thin", 2.0)
+
+
+def test_a_short_run_has_the_asked_rate_whatever_part_of_the_day_it_plays() -> None:
+    """azure-conv's first two minutes are slower than its mean; the run's own mean is what was asked for."""
+    asked = {
+        "target.base_url": "http://127.0.0.1:1/v1",
+        "load.profile": "azure-conv",
+        "load.request_rate": 20.0,
+        "load.duration_s": 120.0,
+    }
+    assert len(plan_scenario(load_scenario(None, asked)).plan) == pytest.approx(2400, rel=0.03)

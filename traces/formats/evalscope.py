@@ -52,13 +52,21 @@ class EvalScopeJsonl:
                 row = Row(
                     number,
                     moment_ns("timestamp", field(value, "timestamp")),
-                    estimated_tokens(_text(body)),
+                    _prompt_tokens(body),
                     tokens("completion_tokens", outputs),
                 )
-            except (BadValueError, ValueError) as exc:
+            except (BadValueError, ValueError, RecursionError) as exc:
                 yield Malformed(number, str(exc))
             else:
                 yield usable(row)
+
+
+def _prompt_tokens(body: dict[str, Any]) -> int:
+    """Of a prompt of token ids their number; of text an estimate."""
+    prompt = body.get("prompt")
+    if isinstance(prompt, list) and prompt and all(isinstance(token, int) for token in prompt):
+        return len(prompt)
+    return estimated_tokens(_text(body))
 
 
 def _text(body: dict[str, Any]) -> str:

@@ -23,6 +23,7 @@ from surgeproof.traces.formats.rows import (
 )
 
 FAILED = "failed_request"
+NO_USAGE = "no_token_usage"
 _GENERATING = ("completion", "text_completion", "responses", "anthropic_messages", "generate_content")
 
 
@@ -54,6 +55,8 @@ class LiteLlmJsonl:
             return Dropped(number, NOT_A_GENERATION)
         if value.get("status", "success") != "success":
             return Dropped(number, FAILED)
+        if value.get("prompt_tokens") is None or value.get("completion_tokens") is None:
+            return Dropped(number, NO_USAGE)
         session = value.get("session_id") or value.get("trace_id")
         row = Row(
             number,

@@ -8,6 +8,7 @@ in the zone that was named.
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import msgspec
 
@@ -57,6 +58,10 @@ class ColumnMap(msgspec.Struct, frozen=True):
             raise BadValueError(f"{what}; write at=COLUMN,input=COLUMN,output=COLUMN[,session=..,class=..,unit=ms]")
         if parts.get("unit", "s") not in UNITS_NS:
             raise BadValueError(f"unit {parts['unit']!r}; known are {', '.join(UNITS_NS)}")
+        try:
+            ZoneInfo(parts.get("zone", "UTC"))
+        except (ZoneInfoNotFoundError, ValueError) as exc:
+            raise BadValueError(f"unknown time zone {parts['zone']!r}") from exc
         return cls(
             parts["at"], parts["input"], parts["output"], parts.get("session"), parts.get("class"),
             UNITS_NS[parts.get("unit", "s")], parts.get("zone", "UTC"),

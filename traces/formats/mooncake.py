@@ -10,6 +10,7 @@ from surgeproof.traces.formats.rows import (
     Parsed,
     Row,
     field,
+    hash_ids,
     json_object,
     offset_ns,
     tokens,
@@ -40,7 +41,7 @@ class MooncakeJsonl:
                     offset_ns("timestamp", field(value, "timestamp"), NS_PER_MS),
                     tokens("input_length", field(value, "input_length")),
                     tokens("output_length", field(value, "output_length")),
-                    hash_ids=tuple(value.get("hash_ids") or ()),
+                    hash_ids=hash_ids(value.get("hash_ids")),
                     session=str(value["session_id"]) if value.get("session_id") else None,
                 )
             except BadValueError as exc:

@@ -19,6 +19,7 @@ from surgeproof.traces.formats.rows import (
     Row,
     field,
     json_object,
+    moment_ns,
     tokens,
     usable,
 )
@@ -35,7 +36,7 @@ class OtelJson:
 
     def recognises(self, first_line: str) -> bool:
         """By the outermost field."""
-        return first_line.lstrip("{ \t").startswith('"resourceSpans"')
+        return first_line.strip() == "{" or first_line.lstrip("{ \t").startswith('"resourceSpans"')
 
     def parse(self, lines: Iterable[NumberedLine]) -> Iterator[Parsed]:
         """One batch a line; a document over many lines is read as one batch."""
@@ -58,7 +59,7 @@ class OtelJson:
 def _is_whole(line: str) -> bool:
     try:
         json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return False
     return True
 
@@ -84,7 +85,7 @@ def _row(number: int, span: dict[str, Any]) -> Row | Dropped | Malformed:
         if inputs is None or outputs is None:
             return Dropped(number, NO_USAGE)
         session = facts.get("gen_ai.conversation.id")
-        at_ns = int(field(span, "startTimeUnixNano"))
+        at_ns = moment_ns("startTimeUnixNano", field(span, "startTimeUnixNano"), 1)
         return usable(
             Row(
                 number,

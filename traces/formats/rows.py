@@ -17,6 +17,8 @@ NumberedLine = tuple[int, str]
 ZERO_OUTPUT = "zero_output_tokens"
 ZERO_INPUT = "zero_input_tokens"
 NOT_A_GENERATION = "not_a_generation"
+MOST_TOKENS = 2**31 - 1
+_LATEST_NS = 2**62  # the year 2116
 _CHARS_PER_TOKEN = 4
 
 
@@ -75,12 +77,14 @@ class BadValueError(ValueError):
 
 def tokens(name: str, value: Any) -> int:
     """Read a token count: a whole number that is not negative."""
+    if isinstance(value, bool):
+        raise BadValueError(f"{name} is {value!r}, not a number")
     try:
         number = float(value)
     except (TypeError, ValueError) as exc:
         raise BadValueError(f"{name} is {value!r}, not a number") from exc
-    if not math.isfinite(number) or number < 0 or number != int(number):
-        raise BadValueError(f"{name} is {value!r}, not a count of tokens")
+    if not math.isfinite(number) or not 0 <= number <= MOST_TOKENS or number != int(number):
+        raise BadValueError(f"{name} is {str(value)[:40]!r}, not a count of tokens up to {MOST_TOKENS}")
     return int(number)
 
 
@@ -90,8 +94,8 @@ def offset_ns(name: str, value: Any, unit_ns: int) -> int:
         number = float(value)
     except (TypeError, ValueError) as exc:
         raise BadValueError(f"{name} is {value!r}, not a time") from exc
-    if not math.isfinite(number) or number < 0:
-        raise BadValueError(f"{name} is {value!r}, not a time since the start")
+    if isinstance(value, bool) or not math.isfinite(number) or not 0 <= number * unit_ns < _LATEST_NS:
+        raise BadValueError(f"{name} is {str(value)[:40]!r}, not a time since the start")
     return value * unit_ns if isinstance(value, int) else round(number * unit_ns)
 
 
@@ -104,8 +108,8 @@ def moment_ns(name: str, value: Any, unit_ns: int = NS_PER_S, zone: str = "UTC")
         value = value.isoformat()
     if isinstance(value, int | float) or _is_number(value):
         number = Decimal(str(value))
-        if not number.is_finite():
-            raise BadValueError(f"{name} is {value!r}, not a time")
+        if isinstance(value, bool) or not number.is_finite() or abs(number * unit_ns) >= _LATEST_NS:
+            raise BadValueError(f"{name} is {str(value)[:40]!r}, not a time")
         return round(number * unit_ns)
     text = str(value).strip()
     head, dot, rest = text.partition(".")
@@ -115,9 +119,12 @@ def moment_ns(name: str, value: Any, unit_ns: int = NS_PER_S, zone: str = "UTC")
         fraction_ns = int(digits.ljust(9, "0")[:9]) if digits else 0
         if moment.tzinfo is None:
             moment = moment.replace(tzinfo=UTC if zone == "UTC" else ZoneInfo(zone))
-    except (ValueError, ZoneInfoNotFoundError) as exc:
-        raise BadValueError(f"{name} is {value!r}, not a date and time") from exc
-    return int(moment.timestamp()) * NS_PER_S + fraction_ns
+        at_ns = int(moment.timestamp()) * NS_PER_S + fraction_ns
+    except (ValueError, OverflowError, ZoneInfoNotFoundError) as exc:
+        raise BadValueError(f"{name} is {str(value)[:40]!r}, not a date and time") from exc
+    if abs(at_ns) >= _LATEST_NS:
+        raise BadValueError(f"{name} is {str(value)[:40]!r}, too far away")
+    return at_ns
 
 
 def _is_number(value: Any) -> bool:
@@ -155,11 +162,19 @@ def json_object(line: str) -> dict[str, Any]:
     """
     try:
         value = json.loads(line)
-    except ValueError as exc:
+    except (ValueError, RecursionError) as exc:
         raise BadValueError(f"not valid JSON ({exc}): {line[:80]!r}") from exc
     if not isinstance(value, dict):
         raise BadValueError(f"not a JSON object: {line[:80]!r}")
     return value
+
+
+def hash_ids(value: Any) -> tuple[int, ...]:
+    """Read ids of prefix-chained blocks: whole numbers of 64 bits, or none."""
+    ids = tuple(value or ())
+    if not all(isinstance(block, int) and not isinstance(block, bool) and abs(block) < 2**63 for block in ids):
+        raise BadValueError(f"hash_ids are {str(value)[:40]!r}, not whole numbers of 64 bits")
+    return ids
 
 
 def field(row: dict[str, Any], name: str) -> Any:

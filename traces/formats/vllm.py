@@ -44,23 +44,29 @@ class VllmLog:
 
     def parse(self, lines: Iterable[NumberedLine]) -> Iterator[Parsed]:
         """One log line a line."""
+        year, month = _A_LEAP_YEAR, 0
         for number, line in lines:
             if _RECEIVED not in line:
                 yield Dropped(number, NOT_A_REQUEST)
                 continue
             try:
-                yield _row(number, line)
+                stamp = _STAMP.search(line)
+                if stamp is not None:
+                    # Without a year in it, a stamp of January after one of December is of the next.
+                    year += month == 12 and int(stamp[1]) == 1
+                    month = int(stamp[1])
+                yield _row(number, line, year)
             except BadValueError as exc:
                 yield Malformed(number, str(exc))
 
 
-def _row(number: int, line: str) -> Row | Dropped:
+def _row(number: int, line: str, year: int) -> Row | Dropped:
     stamp = _STAMP.search(line)
     if stamp is None:
         raise BadValueError("a request without a time stamp")
     month, day, hour, minute, second = map(int, stamp.groups())
     try:
-        moment = datetime(_A_LEAP_YEAR, month, day, hour, minute, second, tzinfo=UTC)
+        moment = datetime(year, month, day, hour, minute, second, tzinfo=UTC)
     except ValueError as exc:
         raise BadValueError(f"{stamp.group(0)!r} is no time ({exc})") from exc
     ids, prompt, most = _TOKEN_IDS.search(line), _PROMPT.search(line), _MAX_TOKENS.search(line)
