@@ -68,7 +68,7 @@ def print_estimates(rows: Sequence[dict[str, Any]]) -> None:
         table.add_column(name, justify="left" if name in ("", "limit") else "right")
     for number, row in enumerate(rows):
         shares = [
-            f"{row[f'{key}_pct']:.1f} ({row[f'{key}_low']:.1f}–{row[f'{key}_high']:.1f})"
+            f"{row[f'{key}_pct']:.1f} ({row[f'{key}_low']:.0f}–{row[f'{key}_high']:.0f})"
             for key in ("sm", "dram", "tensor")
         ]
         seen = [row.get(f"{key}_counted") for key in ("sm", "dram")] if counted else []

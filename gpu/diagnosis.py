@@ -1,6 +1,7 @@
 """What a run's GPU samples say in words: why it was slow, and what there is room for. Pure."""
 
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +15,39 @@ _BUSY_PCT = 50.0
 _THROTTLED_SHARE = 0.05
 _FEWEST = 10
 _LEAK_WATCH_NS = 300_000_000_000
+_STAGE_NS = 60_000_000_000
+_OTHER_LENGTH = 1.5
 _T_95 = 1.96
+
+
+class Stage(NamedTuple):
+    """A stretch of a run with prompts of about one length, on the run's clock."""
+
+    prompt_tokens: float
+    start_ns: int
+    end_ns: int
+
+
+def prompt_stages(at_ns: npt.NDArray[np.int64], prompt_tokens: Floats) -> list[Stage]:
+    """Cut a run where its prompts change length: where a minute's median is off by half from the stage's first.
+
+    Args:
+        at_ns: when requests were due.
+        prompt_tokens: of each.
+    """
+    found: list[Stage] = []
+    if not len(at_ns):
+        return found
+    window = (at_ns - at_ns.min()) // _STAGE_NS
+    for number in np.unique(window):
+        median = float(np.median(prompt_tokens[window == number]))
+        start_ns = int(at_ns.min() + number * _STAGE_NS)
+        before = found[-1].prompt_tokens if found else None
+        if before is not None and 1 / _OTHER_LENGTH <= (median + 1) / (before + 1) <= _OTHER_LENGTH:
+            found[-1] = found[-1]._replace(end_ns=start_ns + _STAGE_NS)
+        else:
+            found.append(Stage(median, start_ns, start_ns + _STAGE_NS))
+    return found
 
 
 def values(samples: Sequence[GpuSample], field: str) -> Floats:
@@ -23,7 +56,11 @@ def values(samples: Sequence[GpuSample], field: str) -> Floats:
 
 
 def diagnose(
-    facts: Mapping[str, GpuFacts], samples: Sequence[GpuSample], output_tokens: float, span_s: float
+    facts: Mapping[str, GpuFacts],
+    samples: Sequence[GpuSample],
+    output_tokens: float,
+    span_s: float,
+    stages: Sequence[Stage] = (),
 ) -> list[str]:
     """Sentences about each GPU and about all.
 
@@ -32,6 +69,7 @@ def diagnose(
         samples: of the run, on its clock.
         output_tokens: of answered requests, in all.
         span_s: length of the run.
+        stages: stretches in which growing memory is looked for apart; none for the run as a whole.
     """
     found = []
     by_gpu: dict[str, list[GpuSample]] = {}
@@ -39,13 +77,19 @@ def diagnose(
         by_gpu.setdefault(sample.gpu, []).append(sample)
     for number, (gpu, held) in enumerate(sorted(by_gpu.items())):
         name = f"GPU {number} ({(facts[gpu].name if gpu in facts else None) or gpu})"
-        found += [f"{name}: {line}" for line in _of_one(facts.get(gpu), held)]
+        found += [f"{name}: {line}" for line in _of_one(facts.get(gpu), held, stages)]
     found += _of_all(by_gpu, output_tokens, span_s)
     return found
 
 
-def _of_one(facts: GpuFacts | None, samples: Sequence[GpuSample]) -> list[str]:
-    return [*_throttling(samples), *_link(facts, samples), *_numa(facts), *_room(samples), *_leak(samples)]
+def _of_one(facts: GpuFacts | None, samples: Sequence[GpuSample], stages: Sequence[Stage]) -> list[str]:
+    held = [*_throttling(samples), *_link(facts, samples), *_numa(facts), *_room(samples)]
+    if len(stages) < 2:
+        return [*held, *_leak(samples)]
+    for stage in stages:
+        inside = [s for s in samples if stage.start_ns <= s.at_ns < stage.end_ns]
+        held += [f"{line}, at prompts of about {stage.prompt_tokens:,.0f} tokens" for line in _leak(inside)]
+    return held
 
 
 def _throttling(samples: Sequence[GpuSample]) -> list[str]:
@@ -102,7 +146,7 @@ def _room(samples: Sequence[GpuSample]) -> list[str]:
 
 
 def _leak(samples: Sequence[GpuSample]) -> list[str]:
-    """A slope of used memory that stands out of its noise, over the second half of the run."""
+    """A slope of used memory that stands out of its noise, over the second half of the samples."""
     held = [(s.at_ns, s.memory_used_bytes) for s in samples if s.memory_used_bytes is not None]
     held = held[len(held) // 2 :]
     # Caches and pools grow for minutes after a start or a change of load; a leak goes on.

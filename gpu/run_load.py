@@ -40,9 +40,11 @@ class Load(NamedTuple):
 
 
 def load_windows(columns: RecordColumns, window_s: float) -> list[Load]:
-    """The load of equal windows, those without any request in flight included."""
-    ok = (columns.texts("outcome") == "ok") & columns.has("first_token_at_ns") & columns.has("last_token_at_ns")
-    held = columns.chosen(ok)
+    """The load of equal windows, those without any request in flight included.
+
+    Requests that failed after their first token count as far as they came: the engine worked for them too.
+    """
+    held = columns.chosen(columns.has("first_token_at_ns") & columns.has("last_token_at_ns"))
     if len(held) == 0:
         return []
     origin = int(columns.integers("intended_at_ns").min())
@@ -55,7 +57,10 @@ def load_windows(columns: RecordColumns, window_s: float) -> list[Load]:
     inputs = np.nan_to_num(held.numbers("input_tokens"), nan=0.0)
     inputs = np.where(inputs > 0, inputs, held.numbers("planned_input_tokens"))
     outputs = np.nan_to_num(held.numbers("output_tokens"), nan=0.0)
-    outputs = np.maximum(np.where(outputs > 0, outputs, held.numbers("planned_output_tokens")), 1.0)
+    events = np.nan_to_num(held.numbers("token_events"), nan=0.0)
+    answered = held.texts("outcome") == "ok"
+    unknown = np.where(answered, held.numbers("planned_output_tokens"), events)
+    outputs = np.maximum(np.where(outputs > 0, outputs, unknown), 1.0)
     computed = np.maximum(inputs - np.nan_to_num(held.numbers("cached_tokens"), nan=0.0), 1.0)
     rate = (outputs - 1) / np.maximum(last - first, 1e-6)
     found = []

@@ -32,7 +32,7 @@ from surgeproof.errors import (
     UsageError,
 )
 from surgeproof.gpu.client import GpuCollector, open_agents
-from surgeproof.gpu.diagnosis import diagnose, values
+from surgeproof.gpu.diagnosis import diagnose, prompt_stages, values
 from surgeproof.loadgen import fidelity
 from surgeproof.loadgen.audit import audit_run
 from surgeproof.loadgen.engine import PLAN_FILE, SPEC_FILE, RunSpec
@@ -329,7 +329,9 @@ def gpu_summary(measured: Measured, samples: Sequence[GpuSample], facts: dict[st
             name: {"n": len(column), "mean": float(column.mean()), "max": float(column.max())} if len(column) else None
             for name, column in columns.items()
         }
-    return {"figures": figures, "diagnosis": diagnose(facts, samples, tokens, end - start)}
+    sent_at_ns = measured.columns.integers("sent_at_ns")[measured.sent]
+    stages = prompt_stages(sent_at_ns, measured.numbers["planned_input_tokens"][measured.sent])
+    return {"figures": figures, "diagnosis": diagnose(facts, samples, tokens, end - start, stages)}
 
 
 def measured_run(engine: Any, run_id: int, rules: dict[str, tuple[Rule, ...]] | None = None) -> Measured:

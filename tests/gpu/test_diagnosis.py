@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from surgeproof.gpu.diagnosis import diagnose, slope_with_bounds
+from surgeproof.gpu.diagnosis import diagnose, prompt_stages, slope_with_bounds
 from surgeproof.records import GpuFacts, GpuSample
 from tests.gpu.fakes import FACTS, sample
 
@@ -53,6 +53,20 @@ def test_growing_memory_is_found_and_noise_is_not() -> None:
     assert "memory grows by 129" in growing or "memory grows by 130" in growing
     assert "memory grows" not in told(moments(100, memory_used_bytes=lambda i: 10**10 + 36_000_000 * i))
     assert "memory grows" not in told(moments(700, memory_used_bytes=lambda i: 10**10 + int(rng.normal(0, 10**8))))
+
+
+def test_memory_is_watched_by_stages_of_one_prompt_length() -> None:
+    """Short prompts for 15 minutes, long ones for 15: memory grows with the long ones only, by 36 GB an hour."""
+    rng = np.random.default_rng(2)
+    at_s = np.arange(0, 1800, 0.5)
+    tokens = np.where(at_s < 900, rng.integers(180, 220, len(at_s)), rng.integers(7000, 9000, len(at_s)))
+    stages = prompt_stages((at_s * 1e9).astype(np.int64), tokens.astype(np.float64))
+    assert [(s.start_ns // 10**9, s.end_ns // 10**9) for s in stages] == [(0, 900), (900, 1800)]
+    assert [s.prompt_tokens for s in stages] == [pytest.approx(200, abs=5), pytest.approx(8000, abs=200)]
+    held = moments(1800, memory_used_bytes=lambda i: 10**10 + max(0, i - 900) * 10_000_000 + int(rng.normal(0, 10**7)))
+    [line] = [line for line in diagnose({}, held, 0, 1800, stages) if "memory" in line]
+    assert "memory grows by 36" in line or "memory grows by 35.9" in line
+    assert line.endswith(f"at prompts of about {stages[1].prompt_tokens:,.0f} tokens")
 
 
 def test_slopes_have_bounds_that_hold_the_truth() -> None:

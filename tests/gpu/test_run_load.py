@@ -36,6 +36,25 @@ def test_steps_batch_and_context_follow_from_the_records() -> None:
         assert window.context == pytest.approx(150.5)
 
 
+def test_what_was_cut_off_counts_as_far_as_it_came() -> None:
+    """41 events in 2 s before the time ran out, of 1,000 planned: 20 steps a second all the same."""
+    columns = RecordColumns.of(
+        {
+            "plan_index": [0],
+            "intended_at_ns": [0],
+            "sent_at_ns": [0],
+            "first_token_at_ns": [0],
+            "last_token_at_ns": [2 * S],
+            "done_at_ns": [3 * S],
+            "token_events": [41],
+            "planned_input_tokens": [100],
+            "planned_output_tokens": [1000],
+            "outcome": ["error:timeout"],
+        }
+    )
+    assert [w.steps for w in load_windows(columns, 1.0)] == [pytest.approx(20), pytest.approx(20)]
+
+
 def test_time_without_requests_is_not_busy() -> None:
     columns = RecordColumns.of(
         {
