@@ -25,6 +25,7 @@ def print_result(result: RunResult, console: Console | None = None) -> None:
         print_board(result.verdicts, console)
     for line in audit_lines(result.audit):
         console.print(line)
+    print_gpus(result.summary, console)
     verdict = str(result.verdict) if result.verdict else "no objectives"
     text = Text.assemble(
         f"Run {result.run_id}: ",
@@ -32,6 +33,12 @@ def print_result(result: RunResult, console: Console | None = None) -> None:
         f" (exit {result.exit_code})",
     )
     console.print(text)
+
+
+def print_gpus(summary: dict[str, Any], console: Console) -> None:
+    """What the GPUs did, where an agent was asked."""
+    for line in (summary.get("gpus") or {}).get("diagnosis", ()):
+        console.print(line, highlight=False, markup=False)
 
 
 def print_board(verdicts: tuple[RuleVerdict, ...], console: Console) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from surgeproof.ci.board import audit_lines, latency_table, print_board
+from surgeproof.ci.board import audit_lines, latency_table, print_board, print_gpus
 from surgeproof.slo.wording import counts_line, notices, when
 from surgeproof.storage.queries import stored_audit, stored_verdicts
 from surgeproof.traces.goodness import Goodness
@@ -50,6 +50,7 @@ def print_run(run: dict[str, Any]) -> None:
         console.print(_budget_table(run["summary"]["budgets"]))
     for line in audit_lines(stored_audit(run)):
         console.print(line)
+    print_gpus(run["summary"], console)
     if run["summary"].get("dispatch"):
         console.print(_dispatch_table(run["summary"]["dispatch"]))
 

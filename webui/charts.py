@@ -63,3 +63,14 @@ def burn(budgets: list[dict[str, Any]]) -> Any:
         y=alt.Y("burn:Q", title="burn (1 = budget spent exactly)"),
         color=alt.Color("objective:N", title="objective"),
     ).properties(height=220)
+
+
+def gpu_shares(frame: pd.DataFrame) -> Any:
+    """What each GPU did over the run, one panel a GPU: the usual utilisation beside what was really in use."""
+    lines = alt.Chart(frame).mark_line(interpolate="step-after")
+    return lines.encode(
+        x=alt.X("second:Q", title="time since the start, s"),
+        y=alt.Y("percent:Q", title="% of the time", scale=alt.Scale(domain=[0, 100])),
+        color=alt.Color("figure:N", title="", sort=["a kernel ran", "SM busy", "tensor", "DRAM"]),
+        row=alt.Row("gpu:N", title=None),
+    ).properties(height=220)

@@ -9,8 +9,9 @@ import streamlit as st
 
 from surgeproof.config import DEFAULT_DB
 from surgeproof.errors import SurgeproofError
+from surgeproof.records import NS_PER_S
 from surgeproof.slo.measured import Measured
-from surgeproof.storage.queries import get_run, list_runs, run_columns
+from surgeproof.storage.queries import get_run, gpu_samples, list_runs, run_columns
 from surgeproof.storage.store import open_engine
 
 
@@ -66,3 +67,26 @@ def latencies(url: str, run_id: int) -> pd.DataFrame:
     )
     judged: pd.DataFrame = frame[np.asarray(measured.judged)]
     return judged
+
+
+@st.cache_data(ttl=10)
+def gpu_shares(url: str, run_id: int) -> pd.DataFrame:
+    """One row a GPU, second and figure: means in per cent, seconds since the first planned request."""
+    samples = gpu_samples(engine(url), run_id)
+    columns = run_columns(engine(url), run_id)
+    if not samples or not len(columns):
+        return pd.DataFrame(columns=["gpu", "second", "figure", "percent"])
+    origin = int(columns.integers("intended_at_ns").min())
+    frame = pd.DataFrame(
+        {
+            "gpu": sample.gpu,
+            "second": (sample.at_ns - origin) // NS_PER_S,
+            "a kernel ran": sample.time_active_pct,
+            "SM busy": sample.sm_pct,
+            "tensor": sample.tensor_pct,
+            "DRAM": sample.dram_pct,
+        }
+        for sample in samples
+    )
+    long = frame.melt(["gpu", "second"], var_name="figure", value_name="percent").dropna()
+    return long.groupby(["gpu", "second", "figure"])[["percent"]].mean().reset_index()

@@ -27,6 +27,9 @@ def test_a_run_collects_judges_and_estimates(sim: SimProcess, tmp_path: Path) ->
     assert run["summary"]["gpus"]["figures"]["GPU-A"]["sm_pct"]["mean"] == 40.0
     assert any("room for about 2.5 times the batch" in line for line in run["summary"]["gpus"]["diagnosis"])
     assert run["environment"]["gpu_agents"][0]["samples_lost"] == 0
+    assert "room for about 2.5 times the batch" in " ".join(
+        surgeproof("runs", "show", "1", cwd=tmp_path).stdout.split()
+    )
     # Samples lie on the run's own time axis.
     ((first, last),) = rows(tmp_path / "surgeproof.db", "SELECT min(at_ns), max(at_ns) FROM gpu_samples")
     ((start, end),) = rows(tmp_path / "surgeproof.db", "SELECT min(intended_at_ns), max(done_at_ns) FROM records")

@@ -13,6 +13,8 @@ from surgeproof.slo.rules import parse_rules
 from surgeproof.slo.summary import summarise
 from surgeproof.slo.verdict import judge
 from surgeproof.storage.store import Store, to_json
+from surgeproof.webui import data
+from tests.gpu.fakes import sample
 from tests.slo.columns import measured
 from tests.storage.test_store import RUN, record
 
@@ -73,6 +75,24 @@ def test_a_run_shows_verdict_board_and_figures(database: Store) -> None:
     assert page.dataframe[1].value.query("`latency, ms` == 'ttft'")["p50"].iloc[0] == 120.0
     page.radio[0].set_value("e2e_ms").run()
     assert not page.exception
+
+
+def test_gpus_are_shown_in_words_and_by_the_second(database: Store) -> None:
+    run_id = finished(database)
+    start_ns = record(0).intended_at_ns
+    samples = [sample(at_ns=start_ns + half * 500_000_000, sm_pct=float(20 + half), dram_pct=None) for half in range(4)]
+    database.add_gpu_samples(run_id, samples)
+    held = measured([120.0] * 400)
+    gpus = {"figures": {}, "diagnosis": ["GPU 0: it is nearly full"]}
+    database.finish_run(run_id, {"summary": to_json(summarise(held) | {"gpus": gpus})}, ())
+    page = AppTest.from_file(str(PAGES / "pages" / "one_run.py"), default_timeout=60).run()
+    assert not page.exception
+    assert "GPU 0: it is nearly full" in [text.value for text in page.markdown]
+    shares = data.gpu_shares(f"{database.engine.url}", run_id)
+    busy = shares[shares["figure"] == "SM busy"]
+    assert list(busy["second"]) == [0, 1]
+    assert list(busy["percent"]) == [20.5, 22.5]
+    assert "DRAM" not in set(shares["figure"])
 
 
 def test_an_untrustworthy_client_is_shown_first(database: Store) -> None:

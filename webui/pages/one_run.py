@@ -64,6 +64,12 @@ left, right = st.columns(2)
 left.altair_chart(charts.over_time(frame, column, LATENCIES[column]), width="stretch")
 right.altair_chart(charts.distribution(frame, column, LATENCIES[column]), width="stretch")
 
+if run["summary"].get("gpus"):
+    st.subheader("GPUs")
+    for line in run["summary"]["gpus"]["diagnosis"]:
+        st.write(line)
+    st.altair_chart(charts.gpu_shares(data.gpu_shares(url, run_id)), width="stretch")
+
 with st.expander("Client audit"):
     checks = pd.DataFrame(
         {"check": c.name, "observed": c.observed, "limit": c.limit, "unit": c.unit, "passed": c.passed}
