@@ -71,11 +71,10 @@ class LocustProcess:
         self._child.send_signal(signal.SIGINT)
 
     def end(self) -> None:
-        """Make sure that nothing of it is left: its session is its own."""
-        if self._child.poll() is None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._child.pid, signal.SIGKILL)
-            self._child.wait()
+        """Make sure that nothing of its session is left, such as a worker that hangs longer than its master lives."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._child.pid, signal.SIGKILL)
+        self._child.wait()
 
     def abandon(self) -> None:
         """There will be no run: end it and remove its folder."""

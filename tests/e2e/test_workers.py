@@ -1,6 +1,5 @@
 """One schedule on many processes: forked ones, and workers that get everything by message."""
 
-import os
 import signal
 import socket
 import subprocess
@@ -11,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from surgeproof.sandbox.sim_process import SimProcess
@@ -140,9 +140,11 @@ def test_a_hung_worker_costs_its_share_only(sim: SimProcess, tmp_path: Path) -> 
     child = started(sim, tmp_path, "--processes", "2", "--drain", "2s", seconds=10)
     wait_for(lambda: stored(tmp_path) >= 30)
     master = min(locusts(child), key=lambda process: process.create_time())
-    os.kill(master.children()[0].pid, signal.SIGSTOP)
+    victim = master.children()[0]
+    victim.suspend()
     output = child.communicate(timeout=PATIENCE_S)[0]
     assert child.returncode == 5, output
+    assert not victim.is_running() or victim.status() == psutil.STATUS_ZOMBIE
     assert "workers_lost" in {check["name"] for check in audit(tmp_path) if not check["passed"]}
     ((reason,),) = rows(tmp_path / "surgeproof.db", "SELECT DISTINCT error FROM records WHERE outcome = 'not_sent'")
     assert reason.startswith("worker "), reason
