@@ -12,8 +12,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-import msgspec
-
 from surgeproof.errors import UsageError
 from surgeproof.records import GpuFacts, GpuSample
 
@@ -183,29 +181,6 @@ def open_nvml(chosen: str | None = None) -> Nvml:
     except ModuleNotFoundError as exc:
         raise UsageError(f"{UNAVAILABLE}: pip install 'surgeproof[gpu]'") from exc
     return Nvml(pynvml, chosen)
-
-
-class FakeNvml:
-    """Recorded samples in place of GPUs, one after the other and from the start again.
-
-    Args:
-        facts: of the recorded GPUs.
-        samples: samples of one moment each.
-    """
-
-    def __init__(self, facts: Sequence[GpuFacts], samples: Sequence[Sequence[GpuSample]]) -> None:
-        self._facts, self._samples = list(facts), [list(moment) for moment in samples]
-        self._next = 0
-
-    def facts(self) -> list[GpuFacts]:
-        """As they were recorded."""
-        return self._facts
-
-    def sample(self, at_ns: int) -> list[GpuSample]:
-        """The next moment, stamped now."""
-        moment = self._samples[self._next % len(self._samples)] if self._samples else []
-        self._next += 1
-        return [msgspec.structs.replace(sample, at_ns=at_ns) for sample in moment]
 
 
 def _text(value: Any) -> str | None:

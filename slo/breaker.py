@@ -6,8 +6,6 @@ Requests are taken over the run's busiest window, the slope over the steepest on
 Without GPU samples the other two weigh 3 : 4.
 """
 
-from collections.abc import Sequence
-
 import msgspec
 import numpy as np
 import numpy.typing as npt
@@ -32,13 +30,13 @@ class Breaker(msgspec.Struct, frozen=True):
     threshold: float | None
 
 
-def breaker(measured: Measured, p99_bound_ms: float, memory_share: Sequence[float] | None = None) -> Breaker:
+def breaker(measured: Measured, p99_bound_ms: float, gpu_memory_bytes: float | None = None) -> Breaker:
     """Score a run.
 
     Args:
         measured: the run.
         p99_bound_ms: what first tokens must keep to.
-        memory_share: used over total GPU memory in each of 30 equal windows, where it was sampled.
+        gpu_memory_bytes: memory of a GPU beside the run; None where it was not sampled.
     """
     at_s = measured.times_s["intended_at_ns"]
     ttft = measured.latency_ms("ttft")
@@ -54,8 +52,9 @@ def breaker(measured: Measured, p99_bound_ms: float, memory_share: Sequence[floa
     slopes = np.maximum(np.diff(p99, prepend=p99[0]), 0.0)
     parts = [counts / max(counts.max(), 1.0), slopes / max(float(slopes.max()), 1e-9)]
     weights = list(_WEIGHTS[:2])
-    if memory_share is not None:
-        parts.append(np.asarray(memory_share, dtype=np.float64))
+    memory = _memory_bytes(measured, span)
+    if memory is not None and gpu_memory_bytes:
+        parts.append(memory / gpu_memory_bytes)
         weights.append(_WEIGHTS[2])
     scores = sum(weight * part for weight, part in zip(weights, parts, strict=True)) / sum(weights)
     bad = np.flatnonzero(p99 > p99_bound_ms)
@@ -63,6 +62,20 @@ def breaker(measured: Measured, p99_bound_ms: float, memory_share: Sequence[floa
     threshold = min((float(scores[number]) for number in around), default=None)
     windows = tuple((round(number * span / _WINDOWS, 3), round(float(scores[number]), 4)) for number in range(_WINDOWS))
     return Breaker(windows, None if threshold is None else round(threshold, 4))
+
+
+def _memory_bytes(measured: Measured, span_s: float) -> Floats | None:
+    """Mean memory used in each window, over all GPUs; between samples where a window has none of its own."""
+    used, at_s = measured.gpu_values("memory_used_bytes")
+    at_s = at_s - float(measured.columns.integers("intended_at_ns").min()) / 1e9
+    inside = (at_s >= 0) & (at_s <= span_s)
+    if not inside.any():
+        return None
+    window = np.minimum((at_s[inside] / span_s * _WINDOWS).astype(np.int64), _WINDOWS - 1)
+    counts = np.bincount(window, minlength=_WINDOWS)
+    known = np.flatnonzero(counts)
+    means = np.bincount(window, weights=used[inside], minlength=_WINDOWS)[known] / counts[known]
+    return np.interp(np.arange(_WINDOWS), known, means)
 
 
 def _p99(values: Floats, without: float) -> float:

@@ -104,7 +104,10 @@ def decision_of(db_url: str, run_id: int, baseline_id: int | None = None) -> Dec
 
 def breaker_of(db_url: str, run_id: int, p99_bound_ms: float) -> Breaker:
     """A circuit breaker's score over a stored run."""
-    return breaker(_ended(open_engine(db_url, create=False), run_id), p99_bound_ms)
+    engine = open_engine(db_url, create=False)
+    agents = get_run(engine, run_id)["environment"].get("gpu_agents") or ()
+    sizes = [gpu["memory_bytes"] for agent in agents for gpu in agent["gpus"] if gpu["memory_bytes"]]
+    return breaker(_ended(engine, run_id), p99_bound_ms, sum(sizes) / len(sizes) if sizes else None)
 
 
 def export_run(db_url: str, run_id: int, path: Path) -> None:

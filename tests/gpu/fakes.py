@@ -2,16 +2,40 @@
 
 import asyncio
 import threading
+from collections.abc import Sequence
 from types import SimpleNamespace, TracebackType
 from typing import Any
 
+import msgspec
 from aiohttp import web
 
 from surgeproof.gpu.agent import Sampler, make_app
-from surgeproof.gpu.nvml import FakeNvml
 from surgeproof.records import GpuFacts, GpuSample
 
 FACTS = GpuFacts(uuid="GPU-A", name="NVIDIA H200", memory_bytes=150_000_000_000, pcie_generation_max=5, counters=True)
+
+
+class FakeNvml:
+    """Recorded samples in place of GPUs, one after the other and from the start again.
+
+    Args:
+        facts: of the recorded GPUs.
+        samples: samples of one moment each.
+    """
+
+    def __init__(self, facts: Sequence[GpuFacts], samples: Sequence[Sequence[GpuSample]]) -> None:
+        self._facts, self._samples = list(facts), [list(moment) for moment in samples]
+        self._next = 0
+
+    def facts(self) -> list[GpuFacts]:
+        """As they were recorded."""
+        return self._facts
+
+    def sample(self, at_ns: int) -> list[GpuSample]:
+        """The next moment, stamped now."""
+        moment = self._samples[self._next % len(self._samples)] if self._samples else []
+        self._next += 1
+        return [msgspec.structs.replace(sample, at_ns=at_ns) for sample in moment]
 
 
 def sample(gpu: str = "GPU-A", at_ns: int = 0, **changes: Any) -> GpuSample:

@@ -9,10 +9,12 @@ from surgeproof.slo.baseline import choose_history, deviations, explain
 from surgeproof.slo.breaker import breaker
 from surgeproof.slo.burn import budgets
 from surgeproof.slo.decision import Action, decide
+from surgeproof.slo.measured import Measured
 from surgeproof.slo.planning import needs
 from surgeproof.slo.presets import PRESETS
 from surgeproof.slo.rules import parse_rule, parse_rules
-from tests.slo.columns import measured
+from tests.gpu.fakes import sample
+from tests.slo.columns import EPOCH_NS, measured
 
 HOUR_NS = 3_600_000_000_000
 
@@ -111,6 +113,19 @@ def test_a_breaker_would_have_opened_before_the_p99_was_missed() -> None:
     assert found.threshold is not None
     assert found.threshold <= max(score for _, score in found.windows)
     assert breaker(measured([100.0] * 300), 2000.0).threshold is None
+
+
+def test_gpu_memory_weighs_in_a_breakers_score_where_it_was_sampled() -> None:
+    """A steady load: 0.3 x 1 + 0.4 x 0, and 0.3 x the share of memory; without samples the two weigh 3 : 4."""
+    run = measured([100.0] * 300)
+    held = [sample(at_ns=EPOCH_NS + i * 100_000_000, memory_used_bytes=(2 + 4 * (i >= 15)) * 10**10) for i in range(30)]
+    beside = Measured(run.columns, gpu=held)
+    plain = [score for _, score in breaker(run, 2000.0).windows]
+    weighed = [score for _, score in breaker(beside, 2000.0, 80e9).windows]
+    assert plain[3] == pytest.approx(0.3 / 0.7, abs=0.05)
+    assert weighed[3] == pytest.approx(0.3 + 0.3 * 0.25, abs=0.05)
+    assert weighed[25] == pytest.approx(0.3 + 0.3 * 0.75, abs=0.05)
+    assert [score for _, score in breaker(beside, 2000.0).windows] == plain
 
 
 @pytest.mark.parametrize("name", PRESETS)
