@@ -145,10 +145,12 @@ def test_a_close_notify_without_fin_does_not_leave_a_dead_connection(tmp_path: P
             plain.sendall(outgoing.read())
             kept.append(plain)
 
-    threading.Thread(target=serve, daemon=True).start()
+    server = threading.Thread(target=serve, daemon=True)
+    server.start()
     url = f"https://localhost:{listener.getsockname()[1]}/v1"
     with client_of(url, tls=TlsOptions(ca_file=str(tmp_path / "ca.pem")), timeouts=Timeouts(read_s=3)) as client:
         outcomes = [ask(client).reader.outcome() for _ in range(2)]
+    server.join(timeout=10)  # the reply can be read before its connection is in the list
     listener.close()
     for plain in kept:
         plain.close()
