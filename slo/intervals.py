@@ -7,6 +7,7 @@ Requests that arrive together are alike, so counts are first divided by the desi
 blocks (Kish 1965).
 """
 
+import functools
 import math
 from collections.abc import Callable
 
@@ -34,29 +35,50 @@ def beta_cdf(x: float, a: float, b: float) -> float:
         return 1.0
     if x > (a + 1) / (a + b + 2):
         return 1.0 - beta_cdf(1 - x, b, a)
-    front = math.exp(math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) + a * math.log(x) + b * math.log1p(-x))
-    return front / a * _beta_fraction(x, a, b)
+    return x * (1 - x) * _beta_density(x, a, b) / a * _beta_fraction(x, a, b)
+
+
+def _beta_density(x: float, a: float, b: float) -> float:
+    logarithm = math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) + (a - 1) * math.log(x) + (b - 1) * math.log1p(-x)
+    return math.exp(logarithm)
 
 
 def _beta_fraction(x: float, a: float, b: float) -> float:
     tiny = 1e-300
     c, d = 1.0, 1.0 - (a + b) * x / (a + 1)
-    d = 1.0 / (d if abs(d) > tiny else tiny)
+    d = 1.0 / (d or tiny)
     value = d
     # Convergence takes about sqrt(max(a, b)) steps; a million requests need some thousands.
     for m in range(1, 200_000):
-        for numerator in (
-            m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m)),
-            -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1)),
-        ):
-            d = 1.0 + numerator * d
-            d = 1.0 / (d if abs(d) > tiny else tiny)
-            c = 1.0 + numerator / c
-            c = c if abs(c) > tiny else tiny
-            value *= c * d
-        if abs(c * d - 1.0) < 1e-14:
+        top = a + 2 * m
+        even = m * (b - m) * x / ((top - 1) * top)
+        d = 1.0 / (1.0 + even * d or tiny)
+        c = 1.0 + even / c or tiny
+        value *= c * d
+        odd = -(a + m) * (a + b + m) * x / (top * (top + 1))
+        d = 1.0 / (1.0 + odd * d or tiny)
+        c = 1.0 + odd / c or tiny
+        step = c * d
+        value *= step
+        if -1e-14 < step - 1.0 < 1e-14:
             break
     return value
+
+
+def beta_quantile(level: float, a: float, b: float) -> float:
+    """Where I_x(a, b) reaches `level`: Newton's steps, halving where one leaves the bracket."""
+    a, b = float(a), float(b)  # NumPy warns of a density that underflows, where inf is what is meant
+    low, high, x = 0.0, 1.0, a / (a + b)
+    for _ in range(100):
+        error = beta_cdf(x, a, b) - level
+        low, high = (x, high) if error < 0 else (low, x)
+        density = _beta_density(x, a, b)
+        stepped = x - error / density if density > 0 else low
+        following = stepped if low < stepped < high else (low + high) / 2
+        if abs(following - x) <= 1e-15 + 1e-13 * x:
+            return following
+        x = following
+    return x
 
 
 def share_interval(hits: float, count: float) -> Interval:
@@ -68,20 +90,9 @@ def share_interval(hits: float, count: float) -> Interval:
     """
     if count <= 0:
         return Interval(None, None)
-    low = 0.0 if hits <= 0 else _solve(lambda p: beta_cdf(p, hits, count - hits + 1), _ALPHA)
-    high = 1.0 if hits >= count else _solve(lambda p: beta_cdf(p, hits + 1, count - hits), 1 - _ALPHA)
+    low = 0.0 if hits <= 0 else beta_quantile(_ALPHA, hits, count - hits + 1)
+    high = 1.0 if hits >= count else beta_quantile(1 - _ALPHA, hits + 1, count - hits)
     return Interval(low, high)
-
-
-def _solve(cdf: Callable[[float], float], level: float) -> float:
-    low, high = 0.0, 1.0
-    for _ in range(60):
-        middle = (low + high) / 2
-        if cdf(middle) < level:
-            low = middle
-        else:
-            high = middle
-    return (low + high) / 2
 
 
 def shown_at_least(hits: float, count: float, share: float) -> bool:
@@ -174,17 +185,11 @@ def ratio_interval(sums: Floats, weights: Floats) -> Interval:
     return Interval(ratio - half, ratio + half)
 
 
+@functools.cache
 def _t_quantile(freedom: int) -> float:
-    """95 % point of Student's t, by bisection on its beta form."""
-    low, high = 0.0, 50.0
-    for _ in range(60):
-        middle = (low + high) / 2
-        tail = beta_cdf(freedom / (freedom + middle * middle), freedom / 2, 0.5) / 2
-        if tail > _ALPHA:
-            low = middle
-        else:
-            high = middle
-    return (low + high) / 2
+    """95 % point of Student's t, from its beta form: freedom / (freedom + t^2) is Beta(freedom / 2, 1 / 2)."""
+    x = beta_quantile(2 * _ALPHA, freedom / 2, 0.5)
+    return math.sqrt(freedom * (1 - x) / x)
 
 
 def block_numbers(at_s: Floats) -> npt.NDArray[np.int64] | None:

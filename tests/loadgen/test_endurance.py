@@ -1,7 +1,6 @@
 """Long streams: a million events through sockets' pieces, in constant memory."""
 
-import tracemalloc
-
+import psutil
 import pytest
 
 from surgeproof.loadgen.stream import StreamReader
@@ -16,16 +15,16 @@ def test_a_million_events_hold_no_more_than_their_arrival_times() -> None:
     reader = StreamReader(None)
     reader.on_head(200, {"content-type": "text/event-stream"}, 1)
     stream = EVENT * 1000
-    tracemalloc.start()
+    process = psutil.Process()
+    before = peak = process.memory_info().rss
     at_ns = 0
     for _ in range(1000):
         for start in range(0, len(stream), 7919):
             at_ns += 1000
             reader.on_body(stream[start : start + 7919], at_ns)
+        peak = max(peak, process.memory_info().rss)
     reader.on_body(END, at_ns)
     reader.on_end(at_ns)
-    _, peak = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
     assert reader.outcome() == "ok"
     assert reader.token_events == 1_000_000
-    assert peak < 60e6
+    assert peak - before < 60e6

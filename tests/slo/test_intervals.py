@@ -13,6 +13,22 @@ def test_the_incomplete_beta_function_is_scipys(x: float, a: float, b: float) ->
     assert intervals.beta_cdf(x, a, b) == pytest.approx(stats.beta.cdf(x, a, b), rel=1e-8, abs=1e-12)
 
 
+@pytest.mark.parametrize("level", [1e-4, 0.05, 0.5, 0.95, 0.9999])
+@pytest.mark.parametrize(("a", "b"), [(0.5, 0.5), (1, 1), (3, 40), (300, 2), (999_000, 1_001), (0.3, 1_200)])
+def test_quantiles_of_the_beta_distribution_are_scipys(level: float, a: float, b: float) -> None:
+    assert intervals.beta_quantile(level, a, b) == pytest.approx(stats.beta.ppf(level, a, b), rel=1e-7, abs=1e-12)
+
+
+@pytest.mark.parametrize("blocks", [8, 16, 60])
+def test_bounds_of_a_mean_use_students_t(blocks: int) -> None:
+    """Blocks of one value each: the classical interval of a mean."""
+    sums = np.random.default_rng(blocks).normal(10, 2, blocks)
+    found = intervals.ratio_interval(sums, np.ones(blocks))
+    half = stats.t.ppf(0.95, blocks - 1) * sums.std(ddof=1) / np.sqrt(blocks)
+    assert found.low == pytest.approx(sums.mean() - half)
+    assert found.high == pytest.approx(sums.mean() + half)
+
+
 @pytest.mark.parametrize(
     ("hits", "count"), [(0, 10), (10, 10), (3, 10), (299, 300), (9_990, 10_000), (500_000, 1_000_000)]
 )
