@@ -295,7 +295,7 @@ class _OpenLoop:
 
     def close(self, reason: str) -> None:
         """Record what was never sent."""
-        self._engine.client.on_due = None
+        self._engine.client.next_due_ns = NEVER_NS
         self._timer.close()
         self._preparer.kill()
         engine = self._engine

@@ -40,6 +40,11 @@ class SseParser:
         self._skip_lf = False
         self._at_start = True
 
+    @property
+    def is_between_events(self) -> bool:
+        """Whether nothing is held of an event that has begun."""
+        return not (self._held or self._skip_lf)
+
     def feed(self, data: bytes) -> list[SseEvent]:
         """Take one read and return the events that it completes, in order.
 

@@ -177,3 +177,71 @@ def test_arrivals_are_packed_to_the_microsecond() -> None:
     assert len(packed) == 12
     assert unpack_arrivals(packed) == [123, 500, 8_000_000]
     assert pack_arrivals(0, []) is None
+
+
+TEXTS = st.text(st.sampled_from('ab ,.{}:é"\\\n\0'), min_size=0, max_size=4)
+CHUNKS = st.one_of(
+    TEXTS.map(lambda text: {"choices": [{"index": 0, "delta": {"content": text}, "finish_reason": None}]}),
+    TEXTS.map(lambda text: {"choices": [{"index": 0, "delta": {"content": text, "role": "assistant"}}]}),
+    TEXTS.map(lambda text: {"content": text, "choices": [{"index": 0, "delta": {"content": "x"}}]}),
+    st.just({"choices": [{"index": 1, "delta": {"content": "b"}, "finish_reason": None}]}),
+    st.just({"choices": [{"index": 0, "delta": {"content": "c"}, "finish_reason": "stop"}]}),
+    st.just({"choices": [], "usage": {"completion_tokens": 7}}),
+    st.just({"error": {"message": "gone"}}),
+)
+
+
+@given(st.lists(st.tuples(CHUNKS, st.booleans(), st.booleans()), min_size=1, max_size=12), st.integers(1, 60))
+@settings(deadline=None)
+def test_tokens_known_by_their_form_are_those_that_json_would_tell(
+    events: list[tuple[dict[str, Any], bool, bool]], cut: int
+) -> None:
+    """A reader that keeps its text decodes every event: with and without, read by read, all facts are the same."""
+    wire = [
+        (b"data: " + json.dumps(chunk, ensure_ascii=ascii_only).encode() + b"\n\n", merged)
+        for chunk, ascii_only, merged in events
+    ]
+    reads: list[bytes] = [b""]
+    for data, merged in wire:
+        reads[-1] += data
+        if not merged:
+            reads.append(b"")
+    body = b"".join(reads)
+    for pieces in (reads, [body[i : i + cut] for i in range(0, len(body), cut)]):
+        facts = []
+        for keep_text in (True, False):
+            reader = StreamReader(keep_text=keep_text)
+            reader.on_head(200, SSE, 1)
+            for number, piece in enumerate(pieces, 1):
+                reader.on_body(piece, number)
+            reader.on_end(99)
+            facts.append(
+                (reader.outcome(), reader.error, reader.events, reader.arrivals_at_ns, reader.last_token_at_ns,
+                 reader.first_answer_at_ns, reader.merged_reads, reader.output_tokens, reader.finish_by_choice,
+                 reader.all_warnings())
+            )  # fmt: skip
+        assert facts[0] == facts[1]
+
+
+@pytest.mark.parametrize("broken", ['a"b', "a\\", "", "a\tb", 'a","x":"b'])
+def test_what_only_looks_like_a_token_of_the_known_form_is_decoded(broken: str) -> None:
+    """After three good tokens, one whose text is not plain: broken JSON is told, an empty text is no token."""
+    good = 'data: {"id":"1","choices":[{"index":0,"delta":{"content":"%s"},"finish_reason":null}]}\n\n'
+    reader = StreamReader()
+    reader.on_head(200, SSE, 1)
+    for text in ("w", " x", " y", broken):
+        reader.on_body((good % text).encode(), 2)
+    reader.on_body(DONE.encode(), 3)
+    reader.on_end(3)
+    expected = {"": "ok", 'a","x":"b': "ok"}.get(broken, "error:malformed")
+    assert (reader.outcome(), reader.token_events) == (expected, 4 if "x" in broken else 3)
+
+
+def test_an_empty_text_among_the_tokens_of_one_read_is_no_token() -> None:
+    good = 'data: {"id":"1","choices":[{"index":0,"delta":{"content":"%s"},"finish_reason":null}]}\n\n'
+    reader = StreamReader()
+    reader.on_head(200, SSE, 1)
+    for text in ("w", " x"):
+        reader.on_body((good % text).encode(), 2)
+    reader.on_body((good % " y" + good % "" + good % " z").encode(), 3)
+    assert (reader.events, reader.token_events) == (5, 4)
