@@ -102,7 +102,6 @@ records = Table(
     Column("warnings", Text, doc="names, separated by commas"),
     Column("arrivals", LargeBinary, doc="uint32 microsecond steps from sent_at_ns, one for each token event"),
     Column("model", Text, doc="where a run asks for several"),
-    sqlite_with_rowid=False,
 )
 
 record_chunks = Table(

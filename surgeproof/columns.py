@@ -6,6 +6,7 @@ are int64 with `MISSING` where there is none; texts are numbers into a vocabular
 
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from operator import attrgetter
 from typing import Any
 
 import msgspec
@@ -32,6 +33,7 @@ INTEGERS = (
 )  # fmt: skip
 TEXTS = ("request_class", "phase", "outcome", "stamp_source", "finish_reason", "warnings", "model")
 _NOT_SENT = "not_sent"
+_KINDS = tuple((f"<i{size}", int(np.iinfo(f"i{size}").min)) for size in (1, 2, 4, 8))
 
 
 class TextColumn:
@@ -156,11 +158,9 @@ class RecordColumns:
     @classmethod
     def of_records(cls, records: Sequence[StreamRecord]) -> "RecordColumns":
         """From records as they are measured."""
-        columns = zip(*map(msgspec.structs.astuple, records), strict=True)
-        values: dict[str, Sequence[Any]] = dict(zip(StreamRecord.__struct_fields__, columns, strict=True))
-        if values:
-            values["warnings"] = [",".join(names) or None for names in values["warnings"]]
-        return cls.of({name: values.get(name, ()) for name in (*INTEGERS, *TEXTS)})
+        values: dict[str, Sequence[Any]] = {name: list(map(attrgetter(name), records)) for name in (*INTEGERS, *TEXTS)}
+        values["warnings"] = [",".join(names) or None for names in values["warnings"]]
+        return cls.of(values)
 
     @classmethod
     def joined(cls, parts: Iterable["RecordColumns"]) -> "RecordColumns":
@@ -208,21 +208,22 @@ class RecordColumns:
 
 
 def _integers(values: Sequence[Any]) -> Ints:
-    if None in values:
-        values = [MISSING if value is None else value for value in values]
-    return np.array(values, dtype=np.int64)
+    try:
+        return np.fromiter(values, dtype=np.int64, count=len(values))
+    except TypeError:
+        return np.array([MISSING if value is None else value for value in values], dtype=np.int64)
 
 
 def _narrowed(column: Ints) -> tuple[str, int, bytes]:
     """A column in the smallest type for its range: (type, what to add, bytes); the type's least value is `MISSING`."""
     known = column != MISSING
-    low = int(column[known].min()) if known.any() else 0
-    span = int(column[known].max()) - low if known.any() else 0
-    kind = next(kind for kind in ("i1", "i2", "i4", "i8") if span < np.iinfo(kind).max * 2)
-    smallest = int(np.iinfo(kind).min)
+    values = column if known.all() else column[known]
+    low, high = (int(values.min()), int(values.max())) if len(values) else (0, 0)
+    kind, smallest = next((kind, least) for kind, least in _KINDS if high - low < -2 * least - 2)
+    if kind == "<i8":
+        return kind, 0, column.astype(kind).tobytes()
     base = low - smallest - 1
-    held = np.where(known, column - base, smallest) if kind != "i8" else column
-    return f"<{kind}", 0 if kind == "i8" else base, held.astype(f"<{kind}").tobytes()
+    return kind, base, np.where(known, column - base, smallest).astype(kind).tobytes()
 
 
 def _widened(kind: str, base: int, data: bytes) -> Ints:
@@ -230,4 +231,4 @@ def _widened(kind: str, base: int, data: bytes) -> Ints:
     held = np.frombuffer(data, dtype=kind)
     if kind == "<i8":
         return held
-    return np.where(held == np.iinfo(kind).min, MISSING, held.astype(np.int64) + base)
+    return np.where(held == dict(_KINDS)[kind], MISSING, held.astype(np.int64) + base)
