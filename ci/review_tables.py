@@ -9,6 +9,7 @@ from rich.table import Table
 from surgeproof.slo.baseline import BaselineReport
 from surgeproof.slo.compare import Difference
 from surgeproof.slo.planning import Need
+from surgeproof.slo.wording import number
 
 
 def print_comparison(before: int, after: int, differences: Sequence[Difference]) -> None:
@@ -17,10 +18,14 @@ def print_comparison(before: int, after: int, differences: Sequence[Difference])
     for name in ("group", "figure", f"run {before}", f"run {after}", "difference, 95 %", ""):
         table.add_column(name, justify="right" if name.startswith("run ") else "left")
     for d in differences:
-        step = f"{d.after - d.before:+.4g}"
-        bounds = f"{step} ({d.low:+.4g} to {d.high:+.4g})" if d.low is not None else f"{step} (too few to tell)"
+        step = number(d.after - d.before, "+")
+        bounds = (
+            f"{step} ({number(d.low, '+')} to {number(d.high, '+')})"
+            if d.low is not None
+            else f"{step} (too few to tell)"
+        )
         mark = "[red]worse[/]" if d.alarm else "[yellow]differs[/]" if d.significant else ""
-        table.add_row(d.group, d.metric, f"{d.before:.5g}", f"{d.after:.5g}", bounds, mark)
+        table.add_row(d.group, d.metric, number(d.before), number(d.after), bounds, mark)
     console = Console()
     console.print(table)
     alarms = [f"{d.group} {d.metric}" for d in differences if d.alarm]
@@ -38,9 +43,7 @@ def print_baseline(report: BaselineReport) -> None:
         table.add_column(name, justify="left" if name in ("group", "figure", "") else "right")
     for d in report.deviations:
         mark = "[red]alarm[/]" if d.alarm else ""
-        table.add_row(
-            d.group, d.metric, f"{d.value:.5g}", f"{d.median:.5g}", f"{d.spread:.3g}", f"{d.change:+.1%}", mark
-        )
+        table.add_row(d.group, d.metric, number(d.value), number(d.median), number(d.spread), f"{d.change:+.1%}", mark)
     console.print(table)
     for sentence in report.explanations:
         console.print(sentence, highlight=False)
@@ -66,12 +69,12 @@ def print_estimates(rows: Sequence[dict[str, Any]]) -> None:
     counted = any(row.get("sm_counted") is not None for row in rows)
     for name in ("", "SM busy", "DRAM", "tensor", "limit", *(("SM counted", "DRAM counted") if counted else ())):
         table.add_column(name, justify="left" if name in ("", "limit") else "right")
-    for number, row in enumerate(rows):
+    for place, row in enumerate(rows):
         shares = [
             f"{row[f'{key}_pct']:.1f} ({row[f'{key}_low']:.0f}–{row[f'{key}_high']:.0f})"
             for key in ("sm", "dram", "tensor")
         ]
         seen = [row.get(f"{key}_counted") for key in ("sm", "dram")] if counted else []
         cells = ["–" if value is None else f"{value:.1f}" for value in seen]
-        table.add_row(str(row.get("label", number)), *shares, row["limit"], *cells)
+        table.add_row(str(row.get("label", place)), *shares, row["limit"], *cells)
     Console().print(table)

@@ -178,7 +178,7 @@ def slope_with_bounds(x: Sequence[float], y: Sequence[float]) -> tuple[float, fl
 def _of_all(by_gpu: Mapping[str, Sequence[GpuSample]], output_tokens: float, span_s: float) -> list[str]:
     if not by_gpu or output_tokens <= 0 or span_s <= 0:
         return []
-    lines = [f"{output_tokens / span_s / len(by_gpu):.4g} output tokens/s a GPU ({len(by_gpu)} GPUs)"]
+    lines = [f"{output_tokens / span_s / len(by_gpu):,.1f} output tokens/s a GPU ({len(by_gpu)} GPUs)"]
     power = [values(held, "power_w") for held in by_gpu.values()]
     if all(len(held) for held in power):
         joule = sum(float(held.mean()) for held in power) * span_s / output_tokens

@@ -9,14 +9,14 @@ def counts_line(summary: dict[str, Any]) -> str:
     figures = summary["classes"]["all"]
     parts = [
         f"{figures['requests']} requests, {figures['ok']} answered, {figures['failed']} failed",
-        f"{_rate(figures['requests_per_s'])} requests/s",
-        f"{_rate(figures['output_tokens_per_s'])} output tokens/s",
+        f"{number(figures['requests_per_s'])} requests/s",
+        f"{number(figures['output_tokens_per_s'])} output tokens/s",
     ]
     parts += [
         f"{figures[name]} {name.replace('_', ' ')}" for name in ("shed", "cancelled", "not_sent") if figures[name]
     ]
     if figures.get("attainment") is not None:
-        parts.append(f"goodput {_rate(figures['goodput_per_s'])}/s ({figures['attainment']:.2%} of requests)")
+        parts.append(f"goodput {number(figures['goodput_per_s'])}/s ({figures['attainment']:.2%} of requests)")
     errors = {name: count for name, count in figures["outcomes"].items() if name.startswith("error")}
     if errors:
         parts.append(", ".join(f"{count} × {name}" for name, count in errors.items()))
@@ -50,17 +50,25 @@ def notices(summary: dict[str, Any]) -> list[str]:
     return found
 
 
+def number(value: float | None, sign: str = "") -> str:
+    """A number to four digits, or to all before the point where there are more; a dash where there is none.
+
+    Args:
+        value: the number.
+        sign: "+" to show that of a difference.
+    """
+    if value is None:
+        return "–"
+    return f"{value:{sign},.0f}" if abs(value) >= 1000 else f"{value:{sign}.4g}"
+
+
 def figure(value: float | None, unit: str) -> str:
     """A number with its unit; a dash where there is none."""
     if value is None:
         return "–"
     if unit == "%":
         return f"{value * 100:.5g} %"
-    return f"{value:.4g}{unit}" if unit == "/s" else f"{value:.1f} {unit}"
-
-
-def _rate(value: float | None) -> str:
-    return "–" if value is None else f"{value:.4g}"
+    return f"{number(value)}{unit}" if unit == "/s" else f"{value:.1f} {unit}"
 
 
 def when(at_ns: int | None) -> str:
