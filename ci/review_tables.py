@@ -9,7 +9,7 @@ from rich.table import Table
 from surgeproof.slo.baseline import BaselineReport
 from surgeproof.slo.compare import Difference
 from surgeproof.slo.planning import Need
-from surgeproof.slo.wording import number
+from surgeproof.slo.wording import comparison_line, difference, mark, number
 
 
 def print_comparison(before: int, after: int, differences: Sequence[Difference]) -> None:
@@ -18,19 +18,12 @@ def print_comparison(before: int, after: int, differences: Sequence[Difference])
     for name in ("group", "figure", f"run {before}", f"run {after}", "difference, 95 %", ""):
         table.add_column(name, justify="right" if name.startswith("run ") else "left")
     for d in differences:
-        step = number(d.after - d.before, "+")
-        bounds = (
-            f"{step} ({number(d.low, '+')} to {number(d.high, '+')})"
-            if d.low is not None
-            else f"{step} (too few to tell)"
-        )
-        mark = "[red]worse[/]" if d.alarm else "[yellow]differs[/]" if d.significant else ""
-        table.add_row(d.group, d.metric, number(d.before), number(d.after), bounds, mark)
+        colour = "red" if d.alarm else "yellow"
+        shown = f"[{colour}]{mark(d)}[/]" if mark(d) else ""
+        table.add_row(d.group, d.metric, number(d.before), number(d.after), difference(d), shown)
     console = Console()
     console.print(table)
-    alarms = [f"{d.group} {d.metric}" for d in differences if d.alarm]
-    told = f"worse than accepted: {', '.join(alarms)}" if alarms else "nothing is worse than accepted"
-    console.print(f"{told} (significant at 5 % over all {len(differences)} figures)", highlight=False)
+    console.print(comparison_line(differences), highlight=False)
 
 
 def print_baseline(report: BaselineReport) -> None:

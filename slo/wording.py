@@ -1,7 +1,10 @@
 """Figures as text, the same on terminal, page and report. Pure."""
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
+
+from surgeproof.slo.compare import Difference
 
 
 def counts_line(summary: dict[str, Any]) -> str:
@@ -69,6 +72,24 @@ def figure(value: float | None, unit: str) -> str:
     if unit == "%":
         return f"{value * 100:.5g} %"
     return f"{number(value)}{unit}" if unit == "/s" else f"{value:.1f} {unit}"
+
+
+def difference(d: Difference) -> str:
+    """How far a figure moved between two runs, with its bounds."""
+    known = f"{number(d.low, '+')} to {number(d.high, '+')}" if d.low is not None else "too few to tell"
+    return f"{number(d.after - d.before, '+')} ({known})"
+
+
+def mark(d: Difference) -> str:
+    """Whether a figure became worse than the policy accepts, or differs beyond chance."""
+    return "worse" if d.alarm else "differs" if d.significant else ""
+
+
+def comparison_line(differences: Sequence[Difference]) -> str:
+    """What came of a comparison, in one sentence."""
+    alarms = [f"{d.group} {d.metric}" for d in differences if d.alarm]
+    told = f"worse than accepted: {', '.join(alarms)}" if alarms else "nothing is worse than accepted"
+    return f"{told} (significant at 5 % over all {len(differences)} figures)"
 
 
 def when(at_ns: int | None) -> str:

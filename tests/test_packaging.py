@@ -55,14 +55,14 @@ def test_the_wheel_installs_one_name_and_holds_its_data(tmp_path: Path) -> None:
         "demo.yaml",
         "benchmarks/null_endpoint.c",
         "loadgen/locustfile.py",
-        "webui/pages/runs.py",
+        "webui/views/runs.py",
     ):
         assert f"surgeproof/{needed}" in names
 
 
 def test_no_module_beside_a_script_hides_another() -> None:
     """`locust -f` and `streamlit run` put their script's folder first on sys.path."""
-    for folder in ("loadgen", "webui", "webui/pages"):
+    for folder in ("loadgen", "webui", "webui/views"):
         for path in (ROOT / folder).glob("*.py"):
             assert path.stem not in sys.stdlib_module_names
             assert path.stem not in ("locust", "gevent", "numpy", "streamlit", "pandas")

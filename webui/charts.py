@@ -5,7 +5,10 @@ from typing import Any
 import altair as alt
 import pandas as pd
 
+LATENCIES = {"ttft_ms": "TTFT, ms", "e2e_ms": "end to end, ms", "tpot_ms": "time per output token, ms"}
+"""Columns of `data.latencies` and what they are called."""
 _COLOURS = alt.Scale(domain=["P0", "P1", "P2"], range=["#c0392b", "#2471a3", "#7d8a97"])
+_RUN_COLOURS = alt.Scale(range=["#7d8a97", "#2471a3"])
 _MOST_POINTS = 5000
 
 
@@ -27,23 +30,23 @@ def over_time(frame: pd.DataFrame, column: str, title: str) -> Any:
     )
 
 
-def distribution(frame: pd.DataFrame, column: str, title: str) -> Any:
-    """The share of answered requests at or below each latency, by class."""
+def distribution(frame: pd.DataFrame, column: str, title: str, by: str = "class") -> Any:
+    """The share of answered requests at or below each latency, by class or by run."""
     parts = []
-    for name, group in frame.dropna(subset=[column]).groupby("class"):
+    for name, group in frame.dropna(subset=[column]).groupby(by):
         ordered = group[column].sort_values().reset_index(drop=True)
         share = (ordered.index + 1) / len(ordered)
-        part = pd.DataFrame({"class": name, column: ordered, "share": share})
+        part = pd.DataFrame({by: name, column: ordered, "share": share})
         step = max(1, len(part) // 500)
         parts.append(pd.concat([part.iloc[::step], part.iloc[[-1]]]).drop_duplicates())
-    data = pd.concat(parts) if parts else pd.DataFrame({"class": [], column: [], "share": []})
+    data = pd.concat(parts) if parts else pd.DataFrame({by: [], column: [], "share": []})
     return (
         alt.Chart(data)
         .mark_line(interpolate="step-after")
         .encode(
             x=alt.X(f"{column}:Q", title=title),
             y=alt.Y("share:Q", title="share of answered requests", axis=alt.Axis(format="%")),
-            color=alt.Color("class:N", scale=_COLOURS, title="class"),
+            color=alt.Color(f"{by}:N", scale=_COLOURS if by == "class" else _RUN_COLOURS, title=by),
         )
         .properties(height=280)
     )

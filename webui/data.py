@@ -10,6 +10,8 @@ import streamlit as st
 from surgeproof.config import DEFAULT_DB
 from surgeproof.errors import SurgeproofError
 from surgeproof.records import NS_PER_S
+from surgeproof.review import compare_runs, comparison_notes
+from surgeproof.slo.compare import Difference, Policy
 from surgeproof.slo.measured import Measured
 from surgeproof.storage.queries import get_run, gpu_samples, list_runs, run_columns
 from surgeproof.storage.store import open_engine
@@ -67,6 +69,17 @@ def latencies(url: str, run_id: int) -> pd.DataFrame:
     )
     judged: pd.DataFrame = frame[np.asarray(measured.judged)]
     return judged
+
+
+@st.cache_data(ttl=10)
+def comparison(url: str, before: int, after: int) -> tuple[list[Difference], list[str]]:
+    """The differences of two runs, and what a reader must know before them.
+
+    Raises:
+        UsageError: a run has not ended.
+    """
+    pair = (before, after)
+    return compare_runs(url, pair, Policy())[0], comparison_notes(url, pair)
 
 
 @st.cache_data(ttl=10)

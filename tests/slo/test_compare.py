@@ -38,6 +38,14 @@ def test_two_equal_runs_alarm_at_the_nominal_rate(clustered: bool) -> None:
     assert family / RUNS < 0.10
 
 
+def test_a_p99_of_too_few_requests_is_not_compared() -> None:
+    """Under 299 requests nothing bounds a p99 from above: a difference would mostly be chance."""
+    found = {d.metric: d for d in compare(simulated(0, count=250), simulated(1, shift_ms=500.0, count=250))}
+    assert found["ttft p99, ms"].p is None
+    assert not found["ttft p99, ms"].alarm
+    assert found["ttft p50, ms"].significant
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_a_planted_shift_of_thirty_milliseconds_is_found(seed: int) -> None:
     found = {d.metric: d for d in compare(simulated(2 * seed), simulated(2 * seed + 1, shift_ms=30.0))}

@@ -65,7 +65,7 @@ def test_the_list_shows_every_run(database: Store) -> None:
 
 def test_a_run_shows_verdict_board_and_figures(database: Store) -> None:
     finished(database)
-    page = AppTest.from_file(str(PAGES / "pages" / "one_run.py"), default_timeout=60).run()
+    page = AppTest.from_file(str(PAGES / "views" / "one_run.py"), default_timeout=60).run()
     assert not page.exception
     assert page.success[0].value == "PASS"
     board = page.dataframe[0].value
@@ -85,7 +85,7 @@ def test_gpus_are_shown_in_words_and_by_the_second(database: Store) -> None:
     held = measured([120.0] * 400)
     gpus = {"figures": {}, "diagnosis": ["GPU 0: it is nearly full"]}
     database.finish_run(run_id, {"summary": to_json(summarise(held) | {"gpus": gpus})}, ())
-    page = AppTest.from_file(str(PAGES / "pages" / "one_run.py"), default_timeout=60).run()
+    page = AppTest.from_file(str(PAGES / "views" / "one_run.py"), default_timeout=60).run()
     assert not page.exception
     assert "GPU 0: it is nearly full" in [text.value for text in page.markdown]
     shares = data.gpu_shares(f"{database.engine.url}", run_id)
@@ -97,13 +97,40 @@ def test_gpus_are_shown_in_words_and_by_the_second(database: Store) -> None:
 
 def test_an_untrustworthy_client_is_shown_first(database: Store) -> None:
     finished(database, breach=True)
-    page = AppTest.from_file(str(PAGES / "pages" / "one_run.py"), default_timeout=60).run()
+    page = AppTest.from_file(str(PAGES / "views" / "one_run.py"), default_timeout=60).run()
     assert page.error[0].value == "INVALID"
     assert "--processes 4" in page.warning[0].value
 
 
 def test_a_run_without_a_summary_is_said_to_be_running(database: Store) -> None:
     database.create_run(RUN)
-    page = AppTest.from_file(str(PAGES / "pages" / "one_run.py"), default_timeout=60).run()
+    page = AppTest.from_file(str(PAGES / "views" / "one_run.py"), default_timeout=60).run()
     assert not page.exception
     assert "still running" in page.info[0].value
+
+
+def compared(database: Store, *ttft_ms: float) -> AppTest:
+    """The page after runs of 400 requests with these first-token times."""
+    for number, base in enumerate(ttft_ms):
+        run_id = database.create_run(RUN | {"uid": f"c{number}"})
+        rows = [record(index) for index in range(400)]
+        for index, row in enumerate(rows):
+            row.first_token_at_ns = row.intended_at_ns + int((base + index % 7) * 1e6)
+        database.add_records(run_id, rows)
+        database.finish_run(run_id, {"state": "finished", "summary": to_json(summarise(measured([base] * 400)))}, ())
+    return AppTest.from_file(str(PAGES / "views" / "comparison.py"), default_timeout=60).run()
+
+
+def test_two_runs_are_compared_and_what_became_worse_is_named(database: Store) -> None:
+    page = compared(database, 100.0, 180.0)
+    assert not page.exception
+    assert "worse than accepted: all ttft p99, ms" in page.error[0].value
+    table = page.dataframe[0].value.set_index("figure")
+    row = table.loc["ttft p50, ms"]
+    assert (row["run 1"], row["run 2"], row[""]) == ("103", "183", "differs")
+
+
+def test_one_run_alone_is_not_compared(database: Store) -> None:
+    page = compared(database, 100.0)
+    assert not page.exception
+    assert "Two runs that have ended are needed" in page.info[0].value

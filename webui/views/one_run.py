@@ -7,8 +7,6 @@ from surgeproof.slo.wording import counts_line, figure, notices, when
 from surgeproof.storage.queries import stored_audit, stored_verdicts
 from surgeproof.webui import charts, data
 
-LATENCIES = {"ttft_ms": "TTFT, ms", "e2e_ms": "end to end, ms", "tpot_ms": "time per output token, ms"}
-
 url = data.database_url()
 numbers = [run["id"] for run in data.runs_or_stop(url)]
 wanted = st.session_state.get("run_id", numbers[0])
@@ -59,10 +57,10 @@ rows = [
 st.dataframe(pd.DataFrame(rows).round(1), hide_index=True, width="stretch")
 
 frame = data.latencies(url, run_id)
-column = st.radio("Latency", list(LATENCIES), format_func=LATENCIES.__getitem__, horizontal=True)
+column = st.radio("Latency", list(charts.LATENCIES), format_func=charts.LATENCIES.__getitem__, horizontal=True)
 left, right = st.columns(2)
-left.altair_chart(charts.over_time(frame, column, LATENCIES[column]), width="stretch")
-right.altair_chart(charts.distribution(frame, column, LATENCIES[column]), width="stretch")
+left.altair_chart(charts.over_time(frame, column, charts.LATENCIES[column]), width="stretch")
+right.altair_chart(charts.distribution(frame, column, charts.LATENCIES[column]), width="stretch")
 
 if run["summary"].get("gpus"):
     st.subheader("GPUs")

@@ -27,5 +27,5 @@ chosen = st.dataframe(
 rows = chosen["selection"]["rows"]
 if rows:
     st.session_state["run_id"] = int(table.iloc[rows[0]]["run"])
-    st.switch_page("pages/one_run.py")
+    st.switch_page("views/one_run.py")
 st.caption("Select a row to open the run.")

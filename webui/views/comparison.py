@@ -1,0 +1,55 @@
+"""Two runs beside each other: what became worse, what differs beyond chance."""
+
+import pandas as pd
+import streamlit as st
+
+from surgeproof.errors import SurgeproofError
+from surgeproof.slo.wording import comparison_line, difference, mark, number, when
+from surgeproof.webui import charts, data
+
+st.title("Compare")
+url = data.database_url()
+ended = {run["id"]: run for run in data.runs_or_stop(url) if run["state"] != "running"}
+if len(ended) < 2:
+    st.info("Two runs that have ended are needed. Start another one with `surgeproof run`.")
+    st.stop()
+
+
+def label(run_id: int) -> str:
+    """How a run is offered."""
+    run = ended[run_id]
+    return f"{run_id}: {run['name']}, {run['model']}, {when(run['started_at_ns'])}, {run['verdict'] or 'no objectives'}"
+
+
+before = st.selectbox("Before", ended, index=1, format_func=label)
+after = st.selectbox("After", ended, index=0, format_func=label)
+if before == after:
+    st.info("Choose two runs.")
+    st.stop()
+try:
+    differences, notes = data.comparison(url, before, after)
+except SurgeproofError as exc:
+    st.error(str(exc))
+    st.stop()
+
+for note in notes:
+    st.warning(note)
+(st.error if any(d.alarm for d in differences) else st.success)(comparison_line(differences))
+groups = list(dict.fromkeys(d.group for d in differences))
+group = st.segmented_control("Requests", groups, default=groups[0]) or groups[0]
+table = pd.DataFrame(
+    {
+        "figure": d.metric,
+        f"run {before}": number(d.before),
+        f"run {after}": number(d.after),
+        "difference (95 % bounds)": difference(d),
+        "": mark(d),
+    }
+    for d in differences
+    if d.group == group
+)
+st.dataframe(table, hide_index=True, width="stretch")
+
+column = st.radio("Latency", list(charts.LATENCIES), format_func=charts.LATENCIES.__getitem__, horizontal=True)
+frames = [data.latencies(url, run_id).assign(run=f"run {run_id}") for run_id in (before, after)]
+st.altair_chart(charts.distribution(pd.concat(frames), column, charts.LATENCIES[column], by="run"), width="stretch")
