@@ -10,10 +10,11 @@ from gevent.event import Event
 
 from surgeproof.clock import MonotonicClock
 from surgeproof.config import Secrets, TargetConfig
+from surgeproof.loadgen.exchange import Exchange
 from surgeproof.loadgen.sender import PATHS, RequestForm, again_with, refused_stream_options
 from surgeproof.loadgen.stream import StreamReader
 from surgeproof.loadgen.target import Target
-from surgeproof.loadgen.transport import Client, Exchange
+from surgeproof.loadgen.transport import Client
 
 
 def probe(

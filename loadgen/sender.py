@@ -11,9 +11,10 @@ from typing import Any
 import msgspec
 
 from surgeproof.config import TargetConfig
+from surgeproof.loadgen.exchange import Exchange
 from surgeproof.loadgen.prompts import PromptMaker
 from surgeproof.loadgen.stream import StreamReader, pack_arrivals
-from surgeproof.loadgen.transport import Client, Exchange
+from surgeproof.loadgen.transport import Client
 from surgeproof.records import RequestPlan, StreamRecord
 
 logger = logging.getLogger(__name__)
@@ -212,6 +213,7 @@ def refused_stream_options(exchange: Exchange) -> bool:
     reader = exchange.reader
     return (
         reader.http_status in (400, 422)
+        and not reader.stop_reading  # cancelled or cut: not to be sent again
         and "stream_options" in (reader.error or "")
         and "stream_options_refused" not in reader.warnings
     )

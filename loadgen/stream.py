@@ -408,7 +408,7 @@ class StreamReader:
         A form that no chunk has fitted, since each has an id of its own, is the last one learned.
         """
         found = _CONTENT.search(data)
-        if found is None or data.count(b'"content"') != 1:
+        if found is None or data.count(b'"content"') != 1 or b"\n" in data:
             return
         start, end = found.end(), found.end() + len(content)
         if data[start : end + 1] == content.encode("ascii", "replace") + b'"':

@@ -8,10 +8,11 @@ import msgspec
 from gevent.event import Event
 
 from surgeproof.config import Timeouts, TlsOptions
+from surgeproof.loadgen.exchange import Exchange
 from surgeproof.loadgen.sender import PATHS, again_with, refused_stream_options
 from surgeproof.loadgen.stream import StreamReader
 from surgeproof.loadgen.target import Target
-from surgeproof.loadgen.transport import Client, Exchange
+from surgeproof.loadgen.transport import Client
 
 BODY = {"model": "m", "messages": [{"role": "user", "content": "x"}], "stream": True, "max_tokens": 64}
 PATIENCE_S = 20

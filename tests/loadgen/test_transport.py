@@ -10,16 +10,18 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import gevent
 import pytest
 import trustme
 from gevent.event import Event
 
 from surgeproof.config import Timeouts, TlsOptions
 from surgeproof.errors import ConfigError, EndpointError
-from surgeproof.loadgen import transport
+from surgeproof.loadgen import connection
+from surgeproof.loadgen.exchange import Exchange
+from surgeproof.loadgen.sender import refused_stream_options
 from surgeproof.loadgen.stream import StreamReader
 from surgeproof.loadgen.target import Target
-from surgeproof.loadgen.transport import Exchange
 from surgeproof.sandbox.scripted import ScriptedServer, exchange
 from tests.loadgen.client import ask, client_of, ms_since_sent
 
@@ -382,9 +384,56 @@ def test_a_wall_clock_that_steps_moves_no_latency(step_ns: int, monkeypatch: pyt
 
     with ScriptedServer([exchange((100, TOKEN), (0, END))]) as server, client_of(server.base_url) as client:
         ask(client)
-        monkeypatch.setattr(transport, "time", Stepping())
+        monkeypatch.setattr(connection, "time", Stepping())
         result = ask(client)
     ttft = ms_since_sent(result, result.reader.first_token_at_ns)
     assert result.stamp_source == "clock"
     assert ttft is not None
     assert abs(ttft - 100) < 30
+
+
+def test_a_closed_client_leaves_nothing_behind() -> None:
+    """What was in flight is cancelled and recorded once; no socket stays watched."""
+    slow = exchange((0, TOKEN), (5_000, END))
+    with ScriptedServer([slow]) as server, client_of(server.base_url) as client:
+        ended: list[Exchange] = []
+        payload = client.target.request_bytes("/chat/completions", b"{}", {}, reuse=True)
+        asked = Exchange(payload, StreamReader, ended.append)
+        client.start(asked)
+        gevent.sleep(0.2)
+        client.close()
+        assert ended == [asked]
+        assert asked.reader.outcome() == "cancelled"
+        gevent.sleep(0.05)
+        assert client.readable == []
+        assert not client.in_flight
+
+
+def test_a_start_that_fails_costs_no_other_stream_a_byte() -> None:
+    """The schedule is looked at between receiving and parsing: an error there must not lose what was received."""
+    many = exchange(*((2, TOKEN) for _ in range(30)), (2, END))
+    with ScriptedServer([many]) as server, client_of(server.base_url) as client:
+
+        def fail() -> None:
+            raise RuntimeError("planned")
+
+        client.on_due, client.next_due_ns = fail, 0
+        readers = [ask(client).reader for _ in range(3)]
+    assert [(reader.outcome(), reader.token_events) for reader in readers] == [("ok", 30)] * 3
+
+
+def test_a_refusal_that_was_cut_by_the_end_of_the_run_is_not_sent_again() -> None:
+    """A 400 that names `stream_options`, still coming when all is cancelled: one request, one end."""
+    refusal = exchange(
+        (0, '{"error":{"message":"Unknown parameter: stream_options"}'),
+        (5_000, "}"),
+        http_status=400,
+        headers={"Content-Type": "application/json"},
+    )
+    with ScriptedServer([refusal]) as server, client_of(server.base_url) as client:
+        again: list[bool] = []
+        request = client.target.request_bytes("/chat/completions", b"{}", {}, reuse=True)
+        client.start(Exchange(request, StreamReader, lambda asked: again.append(refused_stream_options(asked))))
+        gevent.sleep(0.2)
+        client.cancel_all("cancelled", "the run was interrupted")
+    assert again == [False]
