@@ -394,7 +394,7 @@ def test_a_wall_clock_that_steps_moves_no_latency(step_ns: int, monkeypatch: pyt
 
 def test_a_closed_client_leaves_nothing_behind() -> None:
     """What was in flight is cancelled and recorded once; no socket stays watched."""
-    slow = exchange((0, TOKEN), (5_000, END))
+    slow = exchange((0, TOKEN), (1_500, END))
     with ScriptedServer([slow]) as server, client_of(server.base_url) as client:
         ended: list[Exchange] = []
         payload = client.target.request_bytes("/chat/completions", b"{}", {}, reuse=True)
@@ -426,7 +426,7 @@ def test_a_refusal_that_was_cut_by_the_end_of_the_run_is_not_sent_again() -> Non
     """A 400 that names `stream_options`, still coming when all is cancelled: one request, one end."""
     refusal = exchange(
         (0, '{"error":{"message":"Unknown parameter: stream_options"}'),
-        (5_000, "}"),
+        (1_500, "}"),
         http_status=400,
         headers={"Content-Type": "application/json"},
     )
