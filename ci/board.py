@@ -6,6 +6,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from surgeproof.ci.terminal import new_console
 from surgeproof.records import Audit, RuleVerdict, Verdict
 from surgeproof.run import RunResult
 from surgeproof.slo.wording import counts_line, figure, notices
@@ -16,7 +17,7 @@ _SHOWN_LATENCIES = ("ttft", "first_answer", "tpot", "max_gap", "e2e")
 
 def print_result(result: RunResult, console: Console | None = None) -> None:
     """Print everything a user reads first."""
-    console = console or Console()
+    console = console or new_console()
     console.print(latency_table(result.summary))
     console.print(counts_line(result.summary))
     for notice in notices(result.summary):
@@ -63,7 +64,7 @@ def board_table(verdicts: tuple[RuleVerdict, ...]) -> Table:
             figure(verdict.observed, verdict.unit),
             f"{figure(verdict.interval.low, verdict.unit)} – {figure(verdict.interval.high, verdict.unit)}",
             str(verdict.n),
-            "–" if verdict.attainment is None else f"{verdict.attainment * 100:.4g} %",
+            "–" if verdict.attainment is None else f"{verdict.attainment * 100:.6g} %",
             Text(str(verdict.verdict), style=colour),
         )
     return table

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 
+from surgeproof.ci.terminal import new_console
 from surgeproof.slo.baseline import BaselineReport
 from surgeproof.slo.compare import Difference
 from surgeproof.slo.planning import Need
@@ -21,14 +21,14 @@ def print_comparison(before: int, after: int, differences: Sequence[Difference])
         colour = "red" if d.alarm else "yellow"
         shown = f"[{colour}]{mark(d)}[/]" if mark(d) else ""
         table.add_row(d.group, d.metric, number(d.before), number(d.after), difference(d), shown)
-    console = Console()
+    console = new_console()
     console.print(table)
     console.print(comparison_line(differences), highlight=False)
 
 
 def print_baseline(report: BaselineReport) -> None:
     """Figures that are off, and what explains it."""
-    console = Console()
+    console = new_console()
     hour = ", of the same hour" if report.same_hour else ""
     console.print(f"Against {len(report.runs)} earlier runs{hour}: {', '.join(map(str, report.runs))}", highlight=False)
     table = Table(show_edge=False)
@@ -53,7 +53,7 @@ def print_needs(needs: Sequence[Need]) -> None:
         likely = "–" if need.likely is None else str(need.likely)
         minutes = "–" if need.minutes is None else f"{need.minutes:g}"
         table.add_row(need.request_class, need.rule, str(need.at_best), likely, minutes)
-    Console().print(table)
+    new_console().print(table)
 
 
 def print_estimates(rows: Sequence[dict[str, Any]]) -> None:
@@ -70,4 +70,4 @@ def print_estimates(rows: Sequence[dict[str, Any]]) -> None:
         seen = [row.get(f"{key}_counted") for key in ("sm", "dram")] if counted else []
         cells = ["–" if value is None else f"{value:.1f}" for value in seen]
         table.add_row(str(row.get("label", place)), *shares, row["limit"], *cells)
-    Console().print(table)
+    new_console().print(table)

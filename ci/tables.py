@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 
 from surgeproof.ci.board import audit_lines, latency_table, print_board, print_gpus
+from surgeproof.ci.terminal import new_console
 from surgeproof.slo.wording import counts_line, notices, when
 from surgeproof.storage.queries import stored_audit, stored_verdicts
 from surgeproof.traces.goodness import Goodness
@@ -22,7 +22,7 @@ def print_runs(found: list[dict[str, Any]]) -> None:
             str(run["id"]), when(run["started_at_ns"]), run["name"], run["state"], run["verdict"] or "–",
             run["model"], run["base_url"], tags,
         )  # fmt: skip
-    console = Console()
+    console = new_console()
     if found:
         console.print(table)
     else:
@@ -31,7 +31,7 @@ def print_runs(found: list[dict[str, Any]]) -> None:
 
 def print_run(run: dict[str, Any]) -> None:
     """Figures, board and audit of one run."""
-    console = Console()
+    console = new_console()
     console.print(
         f"Run {run['id']} {run['name']}: {run['state']}, {run['verdict'] or 'no objectives'}; started "
         f"{when(run['started_at_ns'])} UTC; {run['model']} at {run['base_url']}",
@@ -110,7 +110,7 @@ def print_trace(facts: dict[str, Any]) -> None:
     grid = facts["clock_grid_s"]
     undone = "spread evenly" if facts["dequantised"] else "kept"
     table.add_row("clock grid", "none" if grid is None else f"{grid:g} s, {undone}")
-    console = Console()
+    console = new_console()
     console.print(table)
     for example in facts["malformed_examples"]:
         console.print(f"malformed {example}", highlight=False)
@@ -128,7 +128,7 @@ def print_goodness(goodness: Goodness) -> None:
         result = f"[{_RESULT_STYLES[check.result]}]{check.result}[/]"
         band = f"{check.low:g} – {check.high:g}"
         table.add_row(result, check.name, f"{check.trace:g}", f"{check.model:g}", band, check.bound)
-    console = Console()
+    console = new_console()
     console.print(table)
     console.print(f"{goodness.result}: {goodness.verdict}", style=_RESULT_STYLES[goodness.result], highlight=False)
 
@@ -150,7 +150,7 @@ _PROBE_PHASES = (
 
 def print_probe(facts: dict[str, Any]) -> None:
     """One request as a timeline."""
-    console = Console()
+    console = new_console()
     status = f", HTTP {facts['http_status']}" if facts["http_status"] else ""
     console.print(f"{facts['outcome']}{status}", style="green" if facts["outcome"] == "ok" else "red")
     if facts["error"]:

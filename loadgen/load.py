@@ -20,6 +20,7 @@ class ProcessLoad:
     def __init__(self, environment: Any) -> None:
         self.engine: Engine | None = None
         self._fire = environment.events.request.fire
+        self._stats: Any = environment.stats
         self._endpoint = ""
         self._on_done: Callable[[], None] = lambda: None
 
@@ -47,16 +48,14 @@ class ProcessLoad:
         start = record.intended_at_ns
         end = record.done_at_ns or record.dispatched_at_ns or start
         name = f"{self._endpoint} {record.request_class}"
-        self._tell("POST", name, (end - start) / 1e6, record.body_bytes, failed)
-        if record.first_token_at_ns is not None:
-            self._tell("TTFT", name, (record.first_token_at_ns - start) / 1e6, 0, None)
-
-    def _tell(self, kind: str, name: str, response_ms: float, length: int, failed: Exception | None) -> None:
         self._fire(
-            request_type=kind,
+            request_type="POST",
             name=name,
-            response_time=response_ms,
-            response_length=length,
+            response_time=(end - start) / 1e6,
+            response_length=record.body_bytes,
             exception=failed,
             context={},
         )
+        if record.first_token_at_ns is not None:
+            # A row of its own, not a request of its own: Locust's totals must not count it twice.
+            self._stats.get(name, "TTFT").log((record.first_token_at_ns - start) / 1e6, 0)

@@ -23,11 +23,12 @@ class Breaker(msgspec.Struct, frozen=True):
     """The score of each window (start in seconds, score), and the suggested threshold.
 
     The threshold is the lowest score seen in or just before a window whose p99 missed the bound, None
-    where none did.
+    where none did; `false_alarms` counts the other windows that reach it too.
     """
 
     windows: tuple[tuple[float, float], ...]
     threshold: float | None
+    false_alarms: int = 0
 
 
 def breaker(measured: Measured, p99_bound_ms: float, gpu_memory_bytes: float | None = None) -> Breaker:
@@ -46,9 +47,10 @@ def breaker(measured: Measured, p99_bound_ms: float, gpu_memory_bytes: float | N
     span = max(float(at_s[mask].max()), 1e-9)
     window = np.minimum((at_s / span * _WINDOWS).astype(np.int64), _WINDOWS - 1)
     counts = np.bincount(window[mask], minlength=_WINDOWS).astype(np.float64)
-    answered = [ttft[mask & measured.ok & (window == number)] for number in range(_WINDOWS)]
-    # A window whose requests found no answer is as bad as can be, not as good.
-    p99 = np.array([_p99(held, 2 * p99_bound_ms if n else 0.0) for held, n in zip(answered, counts, strict=True)])
+    # A failed request has waited for ever; a window without requests tells nothing, so the one before stands.
+    waited = np.where(measured.ok, ttft, np.inf)
+    held = [waited[mask & (window == number)] for number in range(_WINDOWS)]
+    p99 = np.minimum(_filled(np.array([_p99(values) for values in held])), 2 * p99_bound_ms)
     slopes = np.maximum(np.diff(p99, prepend=p99[0]), 0.0)
     parts = [counts / max(counts.max(), 1.0), slopes / max(float(slopes.max()), 1e-9)]
     weights = list(_WEIGHTS[:2])
@@ -60,8 +62,10 @@ def breaker(measured: Measured, p99_bound_ms: float, gpu_memory_bytes: float | N
     bad = np.flatnonzero(p99 > p99_bound_ms)
     around = sorted({number for index in bad.tolist() for number in (max(0, index - 1), index)})
     threshold = min((float(scores[number]) for number in around), default=None)
+    others = np.delete(scores, around)
+    false_alarms = 0 if threshold is None else int((others >= threshold).sum())
     windows = tuple((round(number * span / _WINDOWS, 3), round(float(scores[number]), 4)) for number in range(_WINDOWS))
-    return Breaker(windows, None if threshold is None else round(threshold, 4))
+    return Breaker(windows, None if threshold is None else round(threshold, 4), false_alarms)
 
 
 def _memory_bytes(measured: Measured, span_s: float) -> Floats | None:
@@ -78,6 +82,15 @@ def _memory_bytes(measured: Measured, span_s: float) -> Floats | None:
     return np.interp(np.arange(_WINDOWS), known, means)
 
 
-def _p99(values: Floats, without: float) -> float:
+def _p99(values: Floats) -> float:
     known = values[~np.isnan(values)]
-    return float(np.quantile(known, 0.99, method="inverted_cdf")) if len(known) else without
+    return float(np.quantile(known, 0.99, method="inverted_cdf")) if len(known) else np.nan
+
+
+def _filled(values: Floats) -> Floats:
+    """Values with those missing taken from before, at the start from after."""
+    known = np.flatnonzero(~np.isnan(values))
+    if len(known) == 0:
+        return np.zeros_like(values)
+    before = np.searchsorted(known, np.arange(len(values)), side="right") - 1
+    return values[known[np.maximum(before, 0)]]

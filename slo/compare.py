@@ -65,6 +65,7 @@ class Difference(msgspec.Struct, frozen=True):
         p: of no difference; None without a standard error.
         significant: whether it stands after Holm's correction.
         alarm: whether it is significant and more than the policy accepts.
+        unclear: whether it is more than the policy accepts and the sample too small to tell it from chance.
     """
 
     group: str
@@ -76,6 +77,7 @@ class Difference(msgspec.Struct, frozen=True):
     p: float | None
     significant: bool = False
     alarm: bool = False
+    unclear: bool = False
 
 
 def compare(before: Measured, after: Measured, policy: Policy | None = None) -> list[Difference]:
@@ -138,8 +140,10 @@ def figures_of(run: Measured, mask: Mask) -> dict[str, Figure]:
     if end > start and hits:
         for label, amounts in (
             ("requests/s", np.ones(hits)),
-            ("output tokens/s", np.nan_to_num(run.numbers["output_tokens"][answered])),
+            ("output tokens/s", run.numbers["output_tokens"][answered]),
         ):
+            if np.isnan(amounts).any():
+                continue  # a rate of what is known only would fall with the usage that a server tells
             interval = rate_interval(amounts, run.times_s["done_at_ns"][answered] - start, end - start)
             found[label] = _from_bounds(float(amounts.sum() / (end - start)), interval)
     return found
@@ -189,4 +193,6 @@ def _judged(difference: Difference, policy: Policy) -> Difference:
         too_much = difference.before > 0 and -step / difference.before > policy.rate_drop
     else:
         too_much = False
-    return msgspec.structs.replace(difference, alarm=difference.significant and too_much)
+    return msgspec.structs.replace(
+        difference, alarm=difference.significant and too_much, unclear=difference.p is None and too_much
+    )

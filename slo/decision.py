@@ -2,7 +2,8 @@
 
 more than 5 % of requests end in 5xx                      roll back
 success more than 10 points below the baseline (90 % where none is known)   roll back
-P99 of the first token above 2 s                          hold
+P99 of the first token above 2 s, failures as misses      hold
+no objectives, and that p99 is not shown to be within 2 s hold
 the run's verdict is not PASS                             hold
 else                                                      promote
 """
@@ -10,15 +11,15 @@ else                                                      promote
 from enum import StrEnum
 
 import msgspec
-import numpy as np
 
-from surgeproof.records import Verdict
-from surgeproof.slo.intervals import quantile
+from surgeproof.records import Audit, Verdict
 from surgeproof.slo.measured import Measured
+from surgeproof.slo.rules import parse_rule
+from surgeproof.slo.verdict import judge
 
 _MOST_5XX = 0.05
 _MOST_SUCCESS_LOST = 0.10
-_MOST_P99_MS = 2000.0
+_WAIT = parse_rule("ttft p99 <= 2s")
 
 
 class Action(StrEnum):
@@ -56,10 +57,12 @@ def decide(measured: Measured, verdict: Verdict | None, baseline_success: float 
         return Decision(
             Action.ROLL_BACK, f"success is {success:.1%} where {baseline_success:.1%} is due (more than 10 points less)"
         )
-    ttft = measured.latency_ms("ttft")[mask & measured.ok]
-    ttft = np.sort(ttft[~np.isnan(ttft)])
-    if len(ttft) and quantile(ttft, 0.99) > _MOST_P99_MS:
-        return Decision(Action.HOLD, f"first-token p99 is {quantile(ttft, 0.99):.0f} ms (more than 2 s)")
+    (waited,) = judge(measured, {"all": (_WAIT,)}, Audit())
+    if waited.observed is None or waited.observed > _WAIT.conditions[0].bound:
+        p99 = "unknown, or of failed requests" if waited.observed is None else f"{waited.observed:,.0f} ms"
+        return Decision(Action.HOLD, f"first-token p99 is {p99} (2 s at most): {waited.reason}")
+    if verdict is None and waited.verdict is not Verdict.PASS:
+        return Decision(Action.HOLD, f"no objective, and first tokens within 2 s are not shown: {waited.reason}")
     if verdict is not None and verdict is not Verdict.PASS:
         return Decision(Action.HOLD, f"the verdict is {verdict}")
     return Decision(Action.PROMOTE, "no row of the table speaks against it")

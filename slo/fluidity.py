@@ -1,8 +1,9 @@
-"""How smoothly an answer flows: the share of its arrivals that meet their deadlines (Etalon, 2024). Pure.
+"""How smoothly an answer flows: the share of deadlines that it meets (Etalon's fluidity index, 2024). Pure.
 
 The first arrival is due `first` after the planned time, each later one `next` after the one before was
-due. Time won is carried forward, so that an early burst pays for a later wait; a miss starts the
-deadlines anew from where the answer is. Averages hide what this shows: one long stall among short gaps.
+due. Time won is carried forward, so that an early burst pays for a later wait. A wait misses a deadline
+for each `next` that it lasts too long, and starts the deadlines anew from where the answer is. Averages
+hide what this shows: one long stall among short gaps.
 """
 
 from collections.abc import Mapping
@@ -24,17 +25,18 @@ def fluidity(arrivals_ms: Floats, first_ms: float, next_ms: float) -> float:
     if len(arrivals_ms) == 0:
         return 0.0
     due = first_ms + next_ms * np.arange(len(arrivals_ms))
-    met, start = 0, 0
+    met, missed, start = 0, 0, 0
     while start < len(arrivals_ms):
         late = np.flatnonzero(arrivals_ms[start:] > due[start:])
         if len(late) == 0:
             met += len(arrivals_ms) - start
             break
-        missed = start + int(late[0])
-        met += missed - start
-        start = missed + 1
-        due[start:] = arrivals_ms[missed] + next_ms * np.arange(1, len(arrivals_ms) - missed)
-    return met / len(arrivals_ms)
+        at = start + int(late[0])
+        met += at - start
+        missed += 1 + int((arrivals_ms[at] - due[at]) // next_ms)
+        start = at + 1
+        due[start:] = arrivals_ms[at] + next_ms * np.arange(1, len(arrivals_ms) - at)
+    return met / (met + missed)
 
 
 def fluidity_of(

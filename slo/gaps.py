@@ -43,8 +43,10 @@ class GapTally:
             block = (record.intended_at_ns - self._start_at_ns) // BLOCK_NS
             # The first step leads from the send to the first arrival: it is no gap.
             parts[record.request_class, block].append(record.arrivals[4:])
-        for key, steps in parts.items():
-            counts = np.bincount(bucket_of(np.frombuffer(b"".join(steps), dtype="<u4")), minlength=_BUCKETS)
+        for key, packed in parts.items():
+            steps = np.frombuffer(b"".join(packed), dtype="<u4")
+            # Events that came in one read are one arrival: there is no wait between them to count.
+            counts = np.bincount(bucket_of(steps[steps > 0]), minlength=_BUCKETS)
             self._counts[key] = self._counts.get(key, np.zeros(_BUCKETS, dtype=np.int64)) + counts
 
     def include(self, rows: Iterable[tuple[str, int, bytes]]) -> None:

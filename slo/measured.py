@@ -104,6 +104,18 @@ class Measured:
         start = "intended_at_ns" if view == "response" else "sent_at_ns"
         return self.columns.between_ms(end, start)
 
+    def unknown(self, metric: str) -> Mask:
+        """Answered requests that had a latency which was not seen; those that had none are not among them.
+
+        One token or one event has no time per token and no gap, an answer without text no first text.
+        """
+        unseen = self.ok & np.isnan(self.latency_ms(metric))
+        if metric == "first_answer":
+            return unseen & False
+        if metric in ("tpot", "max_gap"):
+            unseen &= ~(self.numbers["token_events"] <= 1)
+        return unseen & ~(self.numbers["output_tokens"] <= 1) if metric == "tpot" else unseen
+
     def fluidity(self, first_ms: float, next_ms: float) -> Floats:
         """The fluidity index of every record; NaN where its arrivals are not known."""
         lag_ms = self.columns.between_ms("sent_at_ns", "intended_at_ns")
@@ -115,6 +127,26 @@ class Measured:
         known = [(value, at) for value, at in held if value is not None]
         values, times = zip(*known, strict=True) if known else ((), ())
         return np.array(values, dtype=np.float64), np.array(times, dtype=np.float64) / 1e9
+
+    def gpu_count(self) -> int:
+        """How many GPUs were sampled."""
+        return len({sample.gpu for sample in self._gpu})
+
+    def in_flight(self) -> float:
+        """Mean number of requests on the wire over the load window of those that are judged."""
+        start, end = self.window_s(self.judged)
+        spent = (self.times_s["done_at_ns"] - self.times_s["sent_at_ns"])[self.judged]
+        return float(np.nansum(spent)) / (end - start) if end > start else 0.0
+
+    def gpu_coverage(self, field: str) -> float:
+        """Share of 20 equal parts of the run that hold a sample of a field."""
+        _, at_s = self.gpu_values(field)
+        start, end = self.window_s(self.judged)
+        if end <= start or not self.count:
+            return 0.0
+        origin_s = float(self.columns.integers("intended_at_ns").min()) / 1e9
+        place = (at_s - origin_s - start) / (end - start) * 20
+        return len(np.unique(place[(place >= 0) & (place < 20)].astype(np.int64))) / 20
 
     def window_s(self, mask: Mask) -> tuple[float, float]:
         """The load window of some records: first planned time to the last end, seconds."""

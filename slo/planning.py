@@ -8,6 +8,7 @@ from surgeproof.slo.intervals import requests_needed, requests_without_miss
 from surgeproof.slo.rules import FLOWS, GPU_METRICS, LATENCIES, RATES, Rule
 
 _FEWEST_FOR_A_MEAN = 80
+_GAP_BLOCKS_MINUTES = 1.5  # gaps are judged by eight blocks of ten seconds
 
 
 class Need(msgspec.Struct, frozen=True):
@@ -52,6 +53,8 @@ def _need(name: str, rule: Rule, rate_per_s: float | None) -> Need:
         likely = requests_needed((1 + share) / 2 * 1e6, 1e6, share)
     requests = likely or at_best
     minutes = None if not rate_per_s else math.ceil(requests / rate_per_s / 6) / 10
+    if minutes is not None and rule.metric == "inter_chunk":
+        minutes = max(minutes, _GAP_BLOCKS_MINUTES)
     return Need(name, rule.text, at_best, likely, minutes)
 
 
@@ -60,11 +63,7 @@ def share_needed(rule: Rule) -> float | None:
     if rule.metric in GPU_METRICS:
         return None
     if rule.quantile is not None:
-        return (
-            rule.quantile
-            if rule.deadlines_ms or rule.conditions[0].upper or len(rule.conditions) > 1
-            else 1 - rule.quantile
-        )
+        return rule.quantile
     if rule.metric in LATENCIES | RATES | FLOWS:
         return None
     condition = rule.conditions[0]

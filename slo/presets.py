@@ -12,9 +12,20 @@ PRESETS: dict[str, tuple[str, dict[str, tuple[str, ...]]]] = {
         },
     ),
     "latency-bound": ("first tokens before all; load it with 200 connections or more", {"all": ("ttft p95 <= 350ms",)}),
-    "throughput-bound": ("requests before all", {"all": ("requests_per_s >= 150", "success >= 99%")}),
+    "throughput-bound": (
+        "requests before all, GPUs busy and not full; needs --gpu-agent",
+        {
+            "all": (
+                "requests_per_s >= 150",
+                "success >= 99%",
+                "gpu_time_active mean >= 65%",
+                "gpu_time_active mean <= 85%",
+            )
+        },
+    ),
+    "cost-bound": ("GPU memory before all; needs --gpu-agent", {"all": ("gpu_memory_per_request mean <= 1.2GB",)}),
     "contract": (
-        "one contract of many dimensions, for one instance",
+        "one contract of many dimensions, for one instance; needs --gpu-agent",
         {"all": ("e2e p95 < 800ms", "requests_per_s >= 120", "errors < 0.3%", "gpu_memory max <= 18GB")},
     ),
     "mlperf-llama2-70b": ("MLPerf Inference, server", {"all": ("ttft p99 <= 2000ms", "tpot p99 <= 200ms")}),

@@ -51,6 +51,8 @@ RATES = {
     "input_tokens_per_s": "prompt tokens of answered requests a second",
     "output_tokens_per_s": "output tokens of answered requests a second",
 }
+PER_GPU = "_per_gpu"
+RATES |= {f"{name}{PER_GPU}": f"{text}, by the number of GPUs that an agent sampled" for name, text in RATES.items()}
 FLOWS = {FLUIDITY: "share of an answer's arrivals that meet their deadlines"}
 GPU_METRICS = {
     "gpu_time_active": "share of time in which any kernel ran; no measure of how full a GPU is",
@@ -58,15 +60,16 @@ GPU_METRICS = {
     "gpu_tensor": "share of time in which the tensor pipe was active",
     "gpu_dram": "share of the memory's bandwidth in use",
     "gpu_memory": "memory used",
+    "gpu_memory_per_request": "memory used over all GPUs, by the mean number of requests in flight",
     "gpu_power": "power drawn",
     "gpu_temperature": "temperature",
 }
 """Of an agent's samples, over all GPUs."""
 GPU_FIELDS = {
-    "gpu_time_active": ("time_active_pct", "%", 1.0), "gpu_sm": ("sm_pct", "%", 1.0),
-    "gpu_tensor": ("tensor_pct", "%", 1.0), "gpu_dram": ("dram_pct", "%", 1.0),
-    "gpu_memory": ("memory_used_bytes", "gb", 1e9), "gpu_power": ("power_w", "w", 1.0),
-    "gpu_temperature": ("temperature_c", "c", 1.0),
+    "gpu_time_active": ("time_active_pct", "%", 100.0), "gpu_sm": ("sm_pct", "%", 100.0),
+    "gpu_tensor": ("tensor_pct", "%", 100.0), "gpu_dram": ("dram_pct", "%", 100.0),
+    "gpu_memory": ("memory_used_bytes", "gb", 1e9), "gpu_memory_per_request": ("memory_used_bytes", "gb", 1e9),
+    "gpu_power": ("power_w", "w", 1.0), "gpu_temperature": ("temperature_c", "c", 1.0),
 }  # fmt: skip
 """Field of a sample, unit, and how much of the field one unit is."""
 METRICS = LATENCIES | SHARES | RATES | FLOWS | GPU_METRICS
@@ -97,7 +100,7 @@ _SHARE = re.compile(r"(?P<conditions>.+?)\s+for\s+(?P<share>\d+(?:\.\d+)?)\s*%")
 
 
 class Condition(msgspec.Struct, frozen=True):
-    """A metric held against a bound: ms for latencies, a ratio for shares, 1/s for rates."""
+    """A metric held against a bound: ms for latencies, a ratio for what is in %, 1/s for rates."""
 
     metric: str
     comparison: str
@@ -213,6 +216,8 @@ def _parse_flow(text: str, words: str) -> Rule:
     if match is None:
         raise RuleError(f"SLO rule {text!r} cannot be read; write for example 'fluidity 500ms/50ms >= 90% for 99%'")
     deadlines = tuple(float(match[of]) * _UNITS_MS[match[f"{of}_unit"]] for of in ("first", "next"))
+    if not all(deadlines):
+        raise RuleError(f"SLO rule {text!r}: a deadline of 0 cannot be met")
     condition = Condition(FLUIDITY, match["comparison"], _share_of(text, match["number"]))
     share = _share_of(text, match["share"]) if match["share"] else None
     return Rule(text, (condition,), quantile=share, deadlines_ms=(deadlines[0], deadlines[1]))
@@ -303,26 +308,37 @@ def _condition(text: str, match: re.Match[str]) -> Condition:
         near = difflib.get_close_matches(metric, METRICS, n=1)
         hint = f"did you mean {near[0]}? " if near else ""
         raise RuleError(f"SLO rule {text!r}: unknown metric {metric!r}; {hint}known are {', '.join(METRICS)}")
-    if metric in LATENCIES:
-        if unit not in _UNITS_MS:
-            raise RuleError(f"SLO rule {text!r}: {metric} needs a unit: us, ms or s")
-        number *= _UNITS_MS[unit]
-    elif metric in SHARES:
-        if unit not in ("%", None) or (unit is None and number > 1):
-            raise RuleError(f"SLO rule {text!r}: {metric} is a share: write a percentage such as 99.9%")
-        number = number / 100 if unit == "%" else number
-        if number > 1:
-            raise RuleError(f"SLO rule {text!r}: a share cannot exceed 100 %")
-    elif metric in GPU_METRICS:
-        _, wanted, _ = GPU_FIELDS[metric]
-        if unit != wanted:
-            raise RuleError(f"SLO rule {text!r}: {metric} is in {wanted.upper()}")
-    elif unit is not None:
-        raise RuleError(f"SLO rule {text!r}: {metric} is a number a second, without a unit")
+    number = _bound(text, metric, match["comparison"], number, unit)
     view = match["view"]
     if view and (metric not in LATENCIES or metric in _VIEWLESS):
         raise RuleError(f"SLO rule {text!r}: {metric} has no {view} view")
     return Condition(metric, match["comparison"], number, "service" if view == "service" else "response")
+
+
+def _bound(text: str, metric: str, comparison: str, number: float, unit: str | None) -> float:
+    """A bound in the unit that verdicts count in: ms, ratio, 1/s, or the GPU field's own."""
+    if metric in LATENCIES:
+        if unit not in _UNITS_MS:
+            raise RuleError(f"SLO rule {text!r}: {metric} needs a unit: us, ms or s")
+        if comparison in (">", ">="):
+            raise RuleError(f"SLO rule {text!r}: {metric} is a wait, the shorter the better: bound it by < or <=")
+        return number * _UNITS_MS[unit]
+    if metric in SHARES:
+        if unit != "%":
+            raise RuleError(f"SLO rule {text!r}: {metric} is a share: write a percentage such as 99.9%")
+        if number > 100:
+            raise RuleError(f"SLO rule {text!r}: a share cannot exceed 100 %")
+        if (comparison, number) in (("<", 0.0), (">", 100.0)):
+            raise RuleError(f"SLO rule {text!r}: no share lies beyond 0 % or 100 %: write <= 0% or >= 100%")
+        return number / 100
+    if metric in GPU_METRICS:
+        _, wanted, _ = GPU_FIELDS[metric]
+        if unit != wanted:
+            raise RuleError(f"SLO rule {text!r}: {metric} is in {wanted.upper()}")
+        return number / 100 if unit == "%" else number
+    if unit is not None:
+        raise RuleError(f"SLO rule {text!r}: {metric} is a number a second, without a unit")
+    return number
 
 
 def _per_request(text: str, match: re.Match[str]) -> Condition:

@@ -73,8 +73,8 @@ def _class_summary(measured: Measured, mask: Mask, goodput: dict[str, float]) ->
         "requests_per_s": _ratio(ok.sum(), duration),
         "input_tokens": _total(inputs),
         "output_tokens": _total(output),
-        "input_tokens_per_s": _ratio(np.nansum(inputs), duration),
-        "output_tokens_per_s": _ratio(np.nansum(output), duration),
+        "input_tokens_per_s": _ratio(_total(inputs), duration),
+        "output_tokens_per_s": _ratio(_total(output), duration),
         "unknown_output_tokens": int(np.isnan(output).sum()),
         "latency_ms": {name: distribution(measured.latency_ms(name)[ok]) for name in REQUEST_LATENCIES},
         "service_latency_ms": {
@@ -107,20 +107,20 @@ def _warnings(column: TextColumn) -> dict[str, int]:
 def meets(measured: Measured, conditions: list[Condition]) -> tuple[Mask, Mask]:
     """Which requests meet all conditions, and for which that can be told.
 
-    A failed request meets none. An answered one without the figure (one token has no time per
-    token, a reply that was not streamed has no first token) cannot be told.
+    A failed request meets none, and one condition that is missed is enough. An answered request without
+    a figure (one token has no time per token, a reply that was not streamed has no first token) cannot
+    be told, unless another condition tells; beside others, one token has no time per token to miss.
     """
-    met, told = measured.ok.copy(), np.ones(measured.count, dtype=np.bool_)
+    met, missed = measured.ok.copy(), ~measured.ok
     for condition in conditions:
         values = measured.latency_ms(condition.metric, condition.view)
-        known = ~np.isnan(values)
-        told &= known | ~measured.ok
         with np.errstate(invalid="ignore"):
-            below = values < condition.bound
-            if condition.comparison in ("<=", ">="):
-                below |= values == condition.bound
-            met &= (below if condition.upper else ~(values < condition.bound)) & known
-    return met & told, told
+            good = values <= condition.bound if condition.comparison == "<=" else values < condition.bound
+        missed |= ~good & ~np.isnan(values)
+        if condition.metric == "tpot" and len(conditions) > 1:
+            good |= measured.numbers["output_tokens"] <= 1
+        met &= good
+    return met & ~missed, met | missed
 
 
 def distribution(values: Floats) -> dict[str, float | int | None]:
@@ -138,7 +138,7 @@ def distribution(values: Floats) -> dict[str, float | int | None]:
 
 
 def _ratio(above: Any, below: Any) -> float | None:
-    return float(above) / float(below) if below else None
+    return float(above) / float(below) if below and above is not None else None
 
 
 def _total(values: Floats) -> int | None:

@@ -25,9 +25,11 @@ from surgeproof.slo.intervals import (
     shown_below,
 )
 from surgeproof.slo.measured import Mask, Measured
-from surgeproof.slo.rules import FLOWS, GPU_FIELDS, GPU_METRICS, LATENCIES, RATES, Rule
+from surgeproof.slo.rules import FLOWS, GPU_FIELDS, GPU_METRICS, LATENCIES, PER_GPU, RATES, Rule
 from surgeproof.slo.summary import meets
 
+_COVERED = 0.9
+"""Parts of a run, of 20, that must hold a sample of a GPU."""
 _SEVERITY = (Verdict.PASS, Verdict.INCONCLUSIVE, Verdict.FAIL, Verdict.INVALID)
 
 
@@ -90,13 +92,32 @@ def _judge_gpu(measured: Measured, name: str, rule: Rule) -> RuleVerdict:
         decision = (Verdict.INCONCLUSIVE, f"no agent told {rule.metric}: name one with --gpu-agent")
         return _verdict(name, rule, unit, None, 0, Interval(None, None), decision)
     values = values / scale
+    if rule.metric == "gpu_memory_per_request":
+        if measured.in_flight() <= 0:
+            return _without_answers(name, rule, 0, 0, 0)
+        values = values * measured.gpu_count() / measured.in_flight()
+    n, condition = len(values), rule.conditions[0]
     if rule.aggregate == "mean":
         observed, interval = float(values.mean()), mean_interval(values, at_s)
-    else:
-        level = {"max": 1.0, "min": 0.0}.get(rule.aggregate or "", rule.quantile or 1.0)
-        observed = quantile(np.sort(values), level)
+        decision = _decide_value(rule, interval)
+    elif rule.aggregate:
+        observed = float(values.max() if rule.aggregate == "max" else values.min())
         interval = Interval(observed, observed)
-    return _verdict(name, rule, unit, observed, len(values), interval, _decide_value(rule, interval))
+        decision = _decide_value(rule, interval)
+    else:
+        assert rule.quantile is not None, "a rule on samples has an aggregate or a quantile"
+        ordered = np.sort(values)
+        observed = quantile(ordered, rule.quantile)
+        # `p95 < 85%` asks that 95 % of the samples lie below, `p5 > 20%` that 95 % lie above.
+        share = rule.quantile if condition.upper else 1 - rule.quantile
+        good = np.array([condition.met_by(value) for value in values.tolist()])
+        deff = design_effect(good, at_s)
+        interval = quantile_interval(ordered, rule.quantile, max(deff, design_effect(values <= observed, at_s)))
+        decision = _decide_share(int(good.sum()), n, deff, share, "met the bound", "samples")
+    covered = measured.gpu_coverage(field)
+    if decision[0] is Verdict.PASS and covered < _COVERED:
+        decision = (Verdict.INCONCLUSIVE, f"samples cover {covered:.0%} of the run only")
+    return _verdict(name, rule, unit, observed, n, interval, decision)
 
 
 def _judge_flow(measured: Measured, name: str, rule: Rule, mask: Mask) -> RuleVerdict:
@@ -121,37 +142,53 @@ def _judge_flow(measured: Measured, name: str, rule: Rule, mask: Mask) -> RuleVe
 
 
 def _judge_gaps(measured: Measured, name: str, rule: Rule) -> RuleVerdict:
-    """A share of gaps under a bound, its error from how blocks of ten seconds differ."""
-    condition = rule.conditions[0]
+    """A share of gaps under a bound, its error from how blocks of ten seconds differ.
+
+    A failed request misses as many gaps as an answered one has on average.
+    """
     by_block = measured.gaps.by_block(name)
     n = int(by_block.sum())
+    of_class = measured.judged & measured.of_class(name)
+    failed, answered = int((of_class & ~measured.ok).sum()), int((of_class & measured.ok).sum())
     if n == 0:
-        decision = (Verdict.INCONCLUSIVE, "no gap between arrivals was measured for this class")
+        why = f"all {failed} requests failed" if failed and not answered else "no gap between arrivals was measured"
+        decision = (Verdict.FAIL if failed and not answered else Verdict.INCONCLUSIVE, f"{why} for this class")
         return _verdict(name, rule, "ms", None, 0, Interval(None, None), decision)
     values = values_ms()
     if rule.quantile is None:
-        return _judge_gap_value(name, rule, by_block, values)
-    good = np.array([condition.met_by(value) for value in values])
-    hits, counts = (by_block[:, good].sum(axis=1), by_block.sum(axis=1))
-    share = rule.quantile
-    attained = float(hits.sum() / n)
-    interval = ratio_interval(hits.astype(np.float64), counts.astype(np.float64))
+        return _judge_gap_value(name, rule, by_block, values, failed)
+    good = np.array([rule.conditions[0].met_by(value) for value in values])
+    hits, counts = by_block[:, good].sum(axis=1), by_block.sum(axis=1)
+    share, kept = rule.quantile, answered / max(1, answered + failed)
+    attained = float(hits.sum() / n) * kept
+    interval = _scaled(ratio_interval(hits.astype(np.float64), counts.astype(np.float64)), kept)
     below = np.cumsum(by_block.sum(axis=0))
-    level = share if condition.upper else 1 - share
-    observed = float(values[np.searchsorted(below, max(1.0, np.ceil(level * n - 1e-9)))])
+    rank = max(1.0, np.ceil(share / kept * n - 1e-9))
+    observed = float(values[np.searchsorted(below, rank)]) if rank <= n else None
     told = f"{attained * 100:.6g} % of {n} gaps met the bound ({share * 100:.6g} % needed)"
+    if failed:
+        told += f", those of {failed} failed requests counted as missed"
     if interval.low is None or interval.high is None:
         decision = (Verdict.INCONCLUSIVE, f"{told}; under 80 s of run there are too few blocks to judge by")
-    elif interval.low >= share:
-        decision = (Verdict.PASS, told)
     elif interval.high < share:
         decision = (Verdict.FAIL, told)
-    else:
+    elif interval.low < share:
         decision = (Verdict.INCONCLUSIVE, f"{told}; the interval lies across the bound; run longer")
+    elif not shown_at_least(attained * n, n, share):
+        # Blocks without a miss do not differ, but few gaps show little all the same.
+        decision = _decide_share(round(attained * n), n, 1.0, share, "met the bound", "gaps")
+    else:
+        decision = (Verdict.PASS, told)
     return _verdict(name, rule, "ms", observed, n, Interval(None, None), decision, attained)
 
 
-def _judge_gap_value(name: str, rule: Rule, by_block: Counts, values: Floats) -> RuleVerdict:
+def _scaled(interval: Interval, factor: float) -> Interval:
+    if interval.low is None or interval.high is None:
+        return interval
+    return Interval(interval.low * factor, interval.high * factor)
+
+
+def _judge_gap_value(name: str, rule: Rule, by_block: Counts, values: Floats, failed: int) -> RuleVerdict:
     """Mean of all gaps by its interval; their extremes are what they are."""
     sums, counts = by_block @ values, by_block.sum(axis=1).astype(np.float64)
     used = np.flatnonzero(by_block.sum(axis=0))
@@ -160,7 +197,15 @@ def _judge_gap_value(name: str, rule: Rule, by_block: Counts, values: Floats) ->
     else:
         observed = float(values[used[-1] if rule.aggregate == "max" else used[0]])
         interval = Interval(observed, observed)
-    return _verdict(name, rule, "ms", observed, int(counts.sum()), interval, _decide_value(rule, interval))
+    decision = _unless_failed(rule, failed, _decide_value(rule, interval))
+    return _verdict(name, rule, "ms", observed, int(counts.sum()), interval, decision)
+
+
+def _unless_failed(rule: Rule, failed: int, decision: tuple[Verdict, str]) -> tuple[Verdict, str]:
+    """No bound on a mean or on the longest holds for a request that never ended well."""
+    if failed and rule.aggregate != "min" and decision[0] is not Verdict.FAIL:
+        return Verdict.FAIL, f"{failed} requests failed, which no latency bound allows for a {rule.aggregate}"
+    return decision
 
 
 def _verdict(
@@ -202,30 +247,40 @@ def _judge_quantile(measured: Measured, name: str, rule: Rule, mask: Mask) -> Ru
     condition = rule.conditions[0]
     values = measured.latency_ms(condition.metric, condition.view)
     values = np.where(measured.ok, values, np.inf)[chosen]
-    ordered = np.sort(values)
-    level = share if condition.upper else 1 - share
-    observed = quantile(ordered, level)
-    deff = max(
-        design_effect(met[chosen], at_s),
-        design_effect(values <= observed, at_s),
-    )
+    ordered = np.sort(values[~np.isnan(values)])
+    observed = quantile(ordered, share)
+    deff = max(design_effect(met[chosen], at_s), design_effect(values <= observed, at_s))
     if len(rule.conditions) > 1:
         observed, interval, unit = hits / n, share_interval(hits / deff, n / deff), "%"
     else:
-        interval, unit = quantile_interval(ordered, level, deff), "ms"
+        interval, unit = quantile_interval(ordered, share, deff), "ms"
     decision = _decide_share(hits, n, deff, share, "met the bound")
+    unseen = np.logical_or.reduce([measured.unknown(one.metric) for one in rule.conditions])
+    unknown = int((mask & ~told & unseen).sum())
+    if unknown and not _stands(decision[0], hits / deff, n / deff, unknown / deff, share):
+        decision = (Verdict.INCONCLUSIVE, f"{decision[1]}; {unknown} answers without this figure could turn it")
+    elif untold:
+        decision = (decision[0], f"{decision[1]}; {untold} answers without this figure left out")
     shown = observed if np.isfinite(observed) else None
     finite = Interval(_finite(interval.low), _finite(interval.high))
-    verdict = _verdict(name, rule, unit, shown, n, finite, decision, hits / n)
-    if untold:
-        reason = f"{verdict.reason}; {untold} answers without this figure left out"
-        return msgspec.structs.replace(verdict, reason=reason)
-    return verdict
+    return _verdict(name, rule, unit, shown, n, finite, decision, hits / n)
 
 
-def _decide_share(hits: int, n: int, deff: float, share: float, phrase: str) -> tuple[Verdict, str]:
+def _stands(verdict: Verdict, hits: float, n: float, unknown: float, share: float) -> bool:
+    """Whether a verdict holds however the requests without a figure would have come out."""
+    if verdict is Verdict.PASS:
+        return shown_at_least(hits, n + unknown, share)
+    return verdict is not Verdict.FAIL or shown_below(hits + unknown, n + unknown, share)
+
+
+def _decide_share(
+    hits: int, n: int, deff: float, share: float, phrase: str, of: str = "requests"
+) -> tuple[Verdict, str]:
     """PASS, FAIL or INCONCLUSIVE for 'at least `share` of requests'."""
     told = f"{hits} of {n} {phrase} ({hits / n * 100:.6g} %, {share * 100:.6g} % needed)"
+    if share >= 1:
+        # No sample shows that nothing ever misses: what is asked is that nothing did.
+        return (Verdict.PASS if hits == n else Verdict.FAIL), told
     if shown_at_least(hits / deff, n / deff, share):
         return Verdict.PASS, told
     if shown_below(hits / deff, n / deff, share):
@@ -234,14 +289,15 @@ def _decide_share(hits: int, n: int, deff: float, share: float, phrase: str) -> 
     if needed is None:
         return Verdict.INCONCLUSIVE, f"{told}; too close to the bound for a verdict at 95 % confidence"
     total = int(np.ceil(needed * deff))
-    return Verdict.INCONCLUSIVE, f"{told}; {max(total - n, 1)} more requests like these would decide"
+    return Verdict.INCONCLUSIVE, f"{told}; {max(total - n, 1)} more {of} like these would decide"
 
 
 def _without_answers(name: str, rule: Rule, n: int, untold: int, failed: int) -> RuleVerdict:
     unit = "ms" if len(rule.conditions) == 1 else "%"
-    if failed:
-        share = rule.quantile if rule.quantile is not None else 0.5
-        decision = _decide_share(0, failed, 1.0, share, "met the bound")
+    if failed and rule.quantile is not None:
+        decision = _decide_share(0, failed, 1.0, rule.quantile, "met the bound")
+    elif failed and not untold:
+        decision = (Verdict.FAIL, f"all {failed} requests failed")
     elif untold:
         decision = (
             Verdict.INCONCLUSIVE,
@@ -265,16 +321,13 @@ def _judge_aggregate(measured: Measured, name: str, rule: Rule, mask: Mask) -> R
     if rule.aggregate == "mean":
         observed = float(known.mean())
         interval = mean_interval(known, measured.times_s["intended_at_ns"][chosen])
-        decision = _decide_value(rule, interval)
     else:
         observed = float(known.max() if rule.aggregate == "max" else known.min())
         interval = Interval(observed, observed)
-        decision = _decide_value(rule, interval)
-    if failed and condition.upper and decision[0] is Verdict.PASS:
-        decision = (
-            Verdict.FAIL,
-            f"{failed} requests failed, which no latency bound allows for a {rule.aggregate}",
-        )
+    decision = _unless_failed(rule, failed, _decide_value(rule, interval))
+    unknown = int((mask & measured.unknown(condition.metric)).sum())
+    if unknown and decision[0] is Verdict.PASS:
+        decision = (Verdict.INCONCLUSIVE, f"{decision[1]}; {unknown} answers without this figure could turn it")
     return _verdict(name, rule, "ms", observed, n, interval, decision)
 
 
@@ -299,19 +352,32 @@ def _judge_rate(measured: Measured, name: str, rule: Rule, mask: Mask) -> RuleVe
     chosen = mask & measured.ok
     start, end = measured.window_s(mask)
     n = int(chosen.sum())
-    if n == 0 or end <= start:
-        return _without_answers(name, rule, n, 0, 0)
-    if rule.metric == "requests_per_s":
-        amounts = np.ones(n)
-    else:
-        amounts = measured.numbers[rule.metric.removesuffix("_per_s")][chosen]
+    if not mask.any() or end <= start:
+        return _without_answers(name, rule, 0, 0, 0)
+    if n == 0:
+        interval = Interval(0.0, 0.0)
+        return _verdict(name, rule, "/s", 0.0, 0, interval, _decide_value(rule, interval))
+    counted = rule.metric.removesuffix(PER_GPU)
+    amounts = np.ones(n) if counted == "requests_per_s" else measured.numbers[counted.removesuffix("_per_s")][chosen]
+    if rule.metric.endswith(PER_GPU):
+        if not measured.gpu_count():
+            decision = (Verdict.INCONCLUSIVE, "no agent told of GPUs: name one with --gpu-agent")
+            return _verdict(name, rule, "/s", None, n, Interval(None, None), decision)
+        amounts = amounts / measured.gpu_count()
     unknown = int(np.isnan(amounts).sum())
     if unknown == n:
         return _without_answers(name, rule, n, unknown, 0)
     amounts = np.nan_to_num(amounts)
     observed = float(amounts.sum() / (end - start))
     interval = rate_interval(amounts, measured.times_s["done_at_ns"][chosen] - start, end - start)
-    return _verdict(name, rule, "/s", observed, n, interval, _decide_value(rule, interval))
+    decision = _decide_value(rule, interval)
+    if unknown:
+        # What is known is the least that it can be: more is enough for a lower bound, and too much for an upper one.
+        stands = Verdict.FAIL if rule.conditions[0].upper else Verdict.PASS
+        told = f"at least {observed:,.0f}/s; {unknown} of {n} answers tell no tokens"
+        decision = (decision[0] if decision[0] is stands else Verdict.INCONCLUSIVE, told)
+        interval = Interval(interval.low, None)
+    return _verdict(name, rule, "/s", None if unknown else observed, n, interval, decision)
 
 
 def _decide_value(rule: Rule, interval: Interval) -> tuple[Verdict, str]:

@@ -81,14 +81,17 @@ def difference(d: Difference) -> str:
 
 
 def mark(d: Difference) -> str:
-    """Whether a figure became worse than the policy accepts, or differs beyond chance."""
-    return "worse" if d.alarm else "differs" if d.significant else ""
+    """Whether a figure became worse than the policy accepts, differs beyond chance, or may have become worse."""
+    return "worse" if d.alarm else "differs" if d.significant else "unclear" if d.unclear else ""
 
 
 def comparison_line(differences: Sequence[Difference]) -> str:
     """What came of a comparison, in one sentence."""
     alarms = [f"{d.group} {d.metric}" for d in differences if d.alarm]
-    told = f"worse than accepted: {', '.join(alarms)}" if alarms else "nothing is worse than accepted"
+    unclear = [f"{d.group} {d.metric}" for d in differences if d.unclear]
+    told = f"worse than accepted: {', '.join(alarms)}" if alarms else "nothing is shown to be worse than accepted"
+    if unclear:
+        told += f"; too few requests to tell: {', '.join(unclear)}"
     return f"{told} (significant at 5 % over all {len(differences)} figures)"
 
 

@@ -18,7 +18,7 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from surgeproof.columns import RecordColumns
 from surgeproof.config import sqlite_path
-from surgeproof.errors import StoreError, UsageError
+from surgeproof.errors import ConfigError, StoreError, UsageError
 from surgeproof.records import GpuSample, RuleVerdict, RunState, StreamRecord
 from surgeproof.storage import tables
 from surgeproof.storage.schema import ensure_schema
@@ -39,11 +39,12 @@ def open_engine(url: str, *, create: bool = True) -> sa.Engine:
         create: make a missing file; off for commands that only read.
 
     Raises:
+        ConfigError: there is no such database, or the URL is none.
         StoreError: it cannot be opened, or was written by a newer version.
     """
     path = sqlite_path(url)
     if path is not None and not create and not path.exists():
-        raise StoreError(f"no database at {path}: run a test first, or name another with --db")
+        raise ConfigError(f"no database at {path}: run a test first, or name another with --db")
     if url.startswith(("postgresql://", "postgres://")):
         # The extra brings psycopg 3; the bare name would ask for another driver.
         url = "postgresql+psycopg://" + url.partition("://")[2]
@@ -54,7 +55,8 @@ def open_engine(url: str, *, create: bool = True) -> sa.Engine:
             # We ask seldom: a pool would hold connections of a shared server for nothing.
             engine = sa.create_engine(url, poolclass=sa.NullPool)
     except (sa.exc.ArgumentError, sa.exc.NoSuchModuleError, ModuleNotFoundError) as exc:
-        raise StoreError(f"database URL {shown_url(url)!r} cannot be used: {exc}") from exc
+        hint = "; install surgeproof[postgres]" if isinstance(exc, ModuleNotFoundError) else ""
+        raise ConfigError(f"database URL {shown_url(url)!r} cannot be used: {exc}{hint}") from exc
     if path is not None:
         sa.event.listen(engine, "connect", _tune_sqlite)
     with stating("open", engine):
@@ -160,10 +162,11 @@ class Store:
             connection.execute(sa.update(tables.runs).where(tables.runs.c.id == run_id).values(values))
 
     def insert_rows(self, table: sa.Table, rows: Sequence[dict[str, Any]]) -> None:
-        """Add rows of any table as they are."""
+        """Add rows of any table as they are; a column that a row lacks is empty."""
         if rows:
+            names = {name for row in rows for name in row}
             with self._writing() as connection:
-                connection.execute(sa.insert(table), list(rows))
+                connection.execute(sa.insert(table), [dict.fromkeys(names) | row for row in rows])
 
     def tag_run(self, run_id: int, tags: dict[str, str | None]) -> dict[str, str]:
         """Set a run's tags, or remove those whose value is None; returns all of them.

@@ -96,6 +96,7 @@ def _tls_options(command: Any) -> Any:
     type=click.Choice(["at_timestamp", "after_response"]),
     help="When a session's later turns leave; default at their time stamps.",
 )
+@click.option("--classes", help="Mix of request classes by weight: P0=5,P1=3,P2=1; default all P1.")
 @click.option("--num-warmups", type=int, help="First requests not judged.")
 @click.option("--warmup", help="First seconds not judged.")
 @click.option("--drain", help="How long to wait for answers after the load has ended.")
@@ -214,6 +215,7 @@ def _overrides(flags: dict[str, Any]) -> dict[str, Any]:
     out["target.tls"] = _tls(flags)
     out["load.request_rate"] = _rate(flags["request_rate"])
     out["load.concurrency"] = _numbers(flags["concurrency"], "--concurrency", int)
+    out["load.classes"] = _weights(flags["classes"])
     out["load.window_s"] = _numbers(flags["window"], "--window", float)
     out["processes"] = flags["processes"]
     out["gpu_agents"] = list(flags["gpu_agents"]) or None
@@ -244,6 +246,16 @@ def _numbers(text: str | None, flag: str, kind: type) -> list[Any] | None:
         return [kind(part) for part in text.split(",")]
     except ValueError:
         raise ConfigError(f"{flag}: {text!r} is not a list of numbers separated by commas") from None
+
+
+def _weights(text: str | None) -> dict[str, float] | None:
+    if text is None:
+        return None
+    pairs = [part.partition("=") for part in text.split(",")]
+    try:
+        return {name.strip(): float(weight) for name, _, weight in pairs}
+    except ValueError:
+        raise ConfigError(f"--classes: {text!r} must look like P0=5,P1=3,P2=1") from None
 
 
 def _is_goodput(text: str) -> bool:
@@ -621,7 +633,10 @@ def agent(bind: str, token_env: str | None, interval: str, chosen: str | None) -
         click.echo(reason, err=True)
     sampler = Sampler(gpus, reason, max(0.01, parse_duration_s(interval, "--interval")))
     click.echo(f"Serving {len(gpus.facts()) if gpus else 0} GPUs on http://{bind}")
-    web.run_app(make_app(sampler, token), host=host.strip("[]"), port=int(port), print=None, access_log=None)
+    try:
+        web.run_app(make_app(sampler, token), host=host.strip("[]"), port=int(port), print=None, access_log=None)
+    except OSError as exc:
+        raise UsageError(f"--bind {bind} cannot be served: {exc.strerror or exc}") from exc
 
 
 @cli.command()

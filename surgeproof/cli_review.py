@@ -153,12 +153,15 @@ def _bytes(text: str) -> int:
 @db_option
 @json_option
 def compare(run_ids: tuple[int, ...], rate_drop: float, p99_rise: float, db: str, as_json: bool) -> None:
-    """Differences of run A to others with their confidence; exit 3 when one is worse than accepted."""
+    """Differences of run A to others with their confidence.
+
+    Exit 3 when one is worse than accepted, 4 when it may be and too few requests tell, 5 when a run is INVALID.
+    """
     import json
 
     import msgspec
 
-    from surgeproof.review import compare_runs, comparison_notes
+    from surgeproof.review import compare_runs, comparison_exit, comparison_notes
     from surgeproof.slo.compare import Policy
 
     if len(run_ids) < 2:
@@ -177,7 +180,7 @@ def compare(run_ids: tuple[int, ...], rate_drop: float, p99_rise: float, db: str
 
         for number, differences in zip(run_ids[1:], found, strict=True):
             print_comparison(run_ids[0], number, differences)
-    sys.exit(3 if any(difference.alarm for differences in found for difference in differences) else 0)
+    sys.exit(comparison_exit(db, run_ids, found))
 
 
 @click.command()
@@ -249,6 +252,10 @@ def breaker(run_id: int, ttft_p99: float, db: str, as_json: bool) -> None:
     click.echo(f"scores over the run: {scores or 'too few requests'}")
     threshold = "none: first tokens kept to it" if found.threshold is None else f"{found.threshold:.2f}"
     click.echo(f"suggested threshold for a p99 of {ttft_p99:g} ms: {threshold}")
+    if found.false_alarms:
+        click.echo(
+            f"{found.false_alarms} windows that kept to it reach that score too: it would open for nothing there"
+        )
 
 
 @click.command()

@@ -22,6 +22,10 @@ RUN_DIR_VARIABLE = "SURGEPROOF_RUN_DIR"
 """Environment variable by which a Locust of ours learns where its run lies."""
 DEFAULT_MAX_CONCURRENCY = 10_000
 LONGEST_UNASKED_S = 24 * 3600.0
+MOST_REQUESTS = 20_000_000
+"""More than this no host plans or sends; a slip of the keyboard asks for it."""
+_MOST_TOKENS = 10_000_000
+_MOST_USERS = 100_000
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)")
 _UNIT_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
@@ -251,6 +255,10 @@ def convert_scenario(raw: dict[str, Any], place: str) -> Scenario:
         ConfigError: a key is unknown or a value has the wrong type.
     """
     _refuse_unknown(raw, Scenario, place, "")
+    if isinstance(raw.get("metadata"), dict):
+        # YAML reads `build: 41` as a number; a tag is a text.
+        numbers = {key: str(value) for key, value in raw["metadata"].items() if isinstance(value, int | float)}
+        raw = raw | {"metadata": raw["metadata"] | numbers}
     try:
         msgspec.json.encode(raw)
         return msgspec.convert(raw, Scenario, strict=False)
@@ -290,6 +298,8 @@ def load_slo(path: Path) -> dict[str, Any]:
         raw = raw["slo"]
     by_class = slo_by_class(raw, str(path))
     for name, rules in by_class.items():
+        if name not in (*REQUEST_CLASSES, "all", "preset"):
+            raise ConfigError(f"{path}: unknown class {name!r}; known are {', '.join(REQUEST_CLASSES)} and all")
         if not isinstance(rules, list) or not all(isinstance(rule, str) for rule in rules):
             raise ConfigError(f"{path}: the rules of {name} must be texts such as 'ttft p99 < 350ms'")
     return by_class
@@ -338,6 +348,8 @@ def _read_durations(raw: dict[str, Any], place: str) -> None:
         if not isinstance(holder, dict):
             continue
         for short in ("duration", "warmup", "drain"):
+            if short in holder and f"{short}_s" in holder:
+                raise ConfigError(f"{place}: {name}.{short} and {name}.{short}_s say the same: give one of them")
             if short in holder:
                 holder[f"{short}_s"] = holder.pop(short)
         for key, value in list(holder.items()):
@@ -395,6 +407,9 @@ def _problems(scenario: Scenario) -> list[str]:
         if name not in (*REQUEST_CLASSES, "all", "preset")
     ]
     found += [f"{place} must be a finite number that is not negative" for place in _unusable_numbers(scenario)]
+    found += _too_much(scenario)
+    if load.concurrency and load.request_rate is not None and not math.isinf(load.request_rate):
+        found.append("load.concurrency: users of a closed loop have no request_rate; leave one of the two out")
     models = scenario.target.models
     usable = all(0 <= weight < 1e9 for weight in models.values())
     if models and (not usable or sum(models.values()) <= 0 or len(models) > 255):
@@ -449,8 +464,28 @@ def _unusable_numbers(scenario: Scenario) -> list[str]:
     ]
     if not 0 <= load.seed < 2**63:
         found.append("load.seed (below 2^63)")
+    return found
+
+
+def _too_much(scenario: Scenario) -> list[str]:
+    """What no host can plan or carry: told before memory is taken for it."""
+    load = scenario.load
+    found = []
     if not 1 <= scenario.processes <= 1024:
-        found.append("processes (1 to 1024)")
+        found.append(f"processes must lie between 1 and 1024, not {scenario.processes}")
+    if load.duration_s is not None and load.duration_s > LONGEST_UNASKED_S and not load.allow_long:
+        days = load.duration_s / 86_400
+        found.append(f"load.duration_s: {days:.1f} days; shorten it, or confirm with --allow-long (load.allow_long)")
+    requests = load.num_prompts or 0.0
+    if load.request_rate is not None and load.duration_s is not None and not math.isinf(load.request_rate):
+        asked = load.request_rate * load.duration_s
+        requests = min(asked, requests) if requests else asked
+    if requests * max(1, len(load.concurrency)) > MOST_REQUESTS:
+        found.append(f"the load asks for {requests:.3g} requests; {MOST_REQUESTS:,} is the most that one run plans")
+    if max(load.input_len, load.output_len) > _MOST_TOKENS:
+        found.append(f"load.input_len and load.output_len: {_MOST_TOKENS:,} tokens is the most")
+    if max(load.concurrency, default=0) > _MOST_USERS:
+        found.append(f"load.concurrency: {_MOST_USERS:,} users is the most of one step")
     return found
 
 

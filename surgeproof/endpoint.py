@@ -28,7 +28,7 @@ def base_url_of(target: TargetConfig) -> str:
     """
     base_url = target.base_url or os.environ.get("OPENAI_BASE_URL")
     if not base_url:
-        raise ConfigError("no endpoint: give --base-url http://HOST:PORT/v1, or set OPENAI_BASE_URL")
+        raise ConfigError("no endpoint: give --base-url http://HOST:PORT/v1 (locust: --host), or set OPENAI_BASE_URL")
     return base_url.rstrip("/")
 
 

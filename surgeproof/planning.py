@@ -24,7 +24,7 @@ from surgeproof.loadgen.plan import (
     with_blocks,
 )
 from surgeproof.loadgen.prompts import HuggingFaceTokenizer
-from surgeproof.records import TracePoint
+from surgeproof.records import REQUEST_CLASSES, TracePoint
 from surgeproof.traces.prefixes import cached_tokens, sessions_of
 from surgeproof.traces.profile import Arrivals, Profile, load_profile
 from surgeproof.traces.reader import Trace, read_trace
@@ -79,7 +79,21 @@ def plan_scenario(scenario: Scenario) -> Planned:
             f"the plan lasts {longest / 86400:.1f} days; cut it with --duration, --limit or --speedup, "
             "check the trace's time unit, or confirm with --allow-long"
         )
+    notes += _classes_without_requests(scenario, plan)
     return Planned(plan, (*notes, *(_notes(trace) if trace else ())))
+
+
+def _classes_without_requests(scenario: Scenario, plan: Plan) -> list[str]:
+    """Objectives that this plan cannot decide: better known before the run than after it."""
+    asked = {REQUEST_CLASSES[number] for number in np.unique(plan.rows["request_class"]).tolist()}
+    if scenario.closed_loop:
+        asked |= {name for name, weight in scenario.load.classes.items() if weight > 0}
+    idle = [name for name, rules in scenario.slo.items() if rules and name in REQUEST_CLASSES and name not in asked]
+    return [
+        f"no request of this plan is of class {name}: its objectives will be INCONCLUSIVE; "
+        "give the mix with --classes P0=5,P1=3,P2=1 (load.classes)"
+        for name in idle
+    ]
 
 
 def _replay_plan(load: LoadConfig, trace: Trace) -> Plan:

@@ -10,11 +10,11 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from surgeproof.errors import ConfigError, UsageError
+from surgeproof.errors import EXIT_FAIL, EXIT_INCONCLUSIVE, EXIT_INVALID, EXIT_PASS, ConfigError, UsageError
 from surgeproof.loadgen.stream import unpack_arrivals
 from surgeproof.records import RunState, Verdict
 from surgeproof.run import measured_run
-from surgeproof.slo.baseline import BaselineReport, choose_history, deviations, explain
+from surgeproof.slo.baseline import DAY_NS, BaselineReport, choose_history, deviations, explain
 from surgeproof.slo.breaker import Breaker, breaker
 from surgeproof.slo.compare import Difference, Policy, compare, figures_of, group_mask, groups
 from surgeproof.slo.decision import Action, Decision, decide
@@ -58,6 +58,17 @@ def comparison_notes(db_url: str, run_ids: Sequence[int]) -> list[str]:
     return notes
 
 
+def comparison_exit(db_url: str, run_ids: Sequence[int], found: Sequence[Sequence[Difference]]) -> int:
+    """The exit code of a comparison: figures of an INVALID run decide nothing, then alarms, then what is unclear."""
+    engine = open_engine(db_url, create=False)
+    if any(get_run(engine, run_id)["verdict"] == Verdict.INVALID for run_id in run_ids):
+        return EXIT_INVALID
+    differences = [difference for pair in found for difference in pair]
+    if any(difference.alarm for difference in differences):
+        return EXIT_FAIL
+    return EXIT_INCONCLUSIVE if any(difference.unclear for difference in differences) else EXIT_PASS
+
+
 def baseline_report(db_url: str, run_id: int, days: float) -> BaselineReport:
     """A run against the earlier ones of its name.
 
@@ -66,9 +77,15 @@ def baseline_report(db_url: str, run_id: int, days: float) -> BaselineReport:
     """
     engine = open_engine(db_url, create=False)
     run = get_run(engine, run_id)
-    alike = [other for other in list_runs(engine, 100_000) if other["model"] == run["model"]]
+    if run["state"] != RunState.FINISHED or run["verdict"] == Verdict.INVALID:
+        raise UsageError(f"run {run_id} is {run['verdict'] or run['state']}: it says nothing about the endpoint")
+    named = [
+        other for other in list_runs(engine, 100_000) if (other["name"], other["model"]) == (run["name"], run["model"])
+    ]
+    recent = [other for other in named if 0 < run["started_at_ns"] - other["started_at_ns"] <= days * DAY_NS]
+    alike = [other for other in recent if _load(get_run(engine, other["id"])) == _load(run)]
     chosen, same_hour = choose_history(run, alike, days)
-    chosen = [number for number in chosen if _load(get_run(engine, number)) == _load(run)][:_MOST_HISTORY]
+    chosen = chosen[:_MOST_HISTORY]
     if len(chosen) < 3:
         raise UsageError(
             f"run {run_id} has {len(chosen)} finished runs named {run['name']!r} of its model and load "

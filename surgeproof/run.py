@@ -34,7 +34,7 @@ from surgeproof.errors import (
 from surgeproof.gpu.client import GpuCollector, open_agents
 from surgeproof.gpu.diagnosis import diagnose, prompt_stages, values
 from surgeproof.loadgen import fidelity
-from surgeproof.loadgen.audit import audit_run
+from surgeproof.loadgen.audit import audit_run, held_to
 from surgeproof.loadgen.engine import PLAN_FILE, SPEC_FILE, RunSpec
 from surgeproof.loadgen.plan import Plan
 from surgeproof.loadgen.sender import unsent_record
@@ -154,8 +154,7 @@ class RunInProgress:
         arrivals = arrivals_of(self.store.engine, self.run_id) if needs_arrivals(self.rules) else None
         samples = gpu_samples(self.store.engine, self.run_id)
         measured = Measured(columns, Gaps(self._gaps.packed()), arrivals, samples)
-        bounds = [rule.tightest_ms for rules in self.rules.values() for rule in rules]
-        tightest_ms = min((bound for bound in bounds if bound is not None), default=None)
+        tightest_ms = tightest_bound_ms(self.rules)
         audit = audit_run(
             columns,
             self._health(),
@@ -165,7 +164,7 @@ class RunInProgress:
             tightest_ms=tightest_ms,
         )
         verdicts = judge(measured, self.rules, audit)
-        verdict = overall(verdicts, audit) if self.rules or audit.breaches else None
+        verdict = overall(verdicts, audit) if verdicts or audit.breaches else None
         if measured.count == 0:
             verdict = Verdict.INVALID
         summary = summarise(measured, scenario.goodput)
@@ -341,6 +340,12 @@ def measured_run(engine: Any, run_id: int, rules: dict[str, tuple[Rule, ...]] | 
     return Measured(run_columns(engine, run_id), gaps, arrivals, gpu_samples(engine, run_id))
 
 
+def tightest_bound_ms(rules: dict[str, tuple[Rule, ...]]) -> float | None:
+    """The smallest latency bound of some objectives; None without one."""
+    bounds = [rule.tightest_ms for of_class in rules.values() for rule in of_class]
+    return min((bound for bound in bounds if bound is not None), default=None)
+
+
 def needs_arrivals(rules: dict[str, tuple[Rule, ...]]) -> bool:
     """Whether a rule is about single arrivals."""
     return any(rule.deadlines_ms is not None for of_class in rules.values() for rule in of_class)
@@ -359,11 +364,15 @@ def judge_stored(db_url: str, run_id: int, slo: dict[str, tuple[str, ...]] | Non
         raise UsageError(f"run {run_id} has not ended: wait for it, or see 'surgeproof recover'")
     rules = parse_rules(slo if slo is not None else stored["scenario"]["slo"])
     if not any(rules.values()):
-        raise UsageError(f"run {run_id} has no objectives of its own: give --slo FILE")
-    audit = stored_audit(stored)
+        whose = "the file names" if slo is not None else f"run {run_id} has"
+        raise UsageError(f"{whose} no objective: give --slo FILE with some")
+    audit = held_to(stored_audit(stored), tightest_bound_ms(rules))
     verdicts = judge(measured_run(engine, run_id, rules), rules, audit)
     verdict = overall(verdicts, audit)
-    code = _EXIT_CODES[verdict] if stored["state"] != RunState.BROKEN else EXIT_INVALID
+    code = _EXIT_CODES[verdict]
+    if stored["state"] != RunState.FINISHED:
+        # What was stopped or broke has let nothing through, however well it went until then.
+        code = stored["exit_code"] or EXIT_INVALID
     return RunResult(run_id, verdict, tuple(verdicts), audit, stored["summary"], code)
 
 
@@ -523,7 +532,8 @@ class LocustConductor:
         group = parser.add_argument_group("Surgeproof", "The API key is read from OPENAI_API_KEY.")
         group.add_argument("--scenario", default="", help="Scenario YAML; its load replaces -u, -r and -t")
         group.add_argument("--slo", default="", help="YAML file of objectives to judge the run by")
-        group.add_argument("--db", default=DEFAULT_DB, help="Database URL to store the run in")
+        database = os.environ.get("SURGEPROOF_DB", DEFAULT_DB)
+        group.add_argument("--db", default=database, help="Database URL to store the run in")
         group.add_argument("--model", default="", help="Model to ask for; default the first of /v1/models")
         group.add_argument("--endpoint", default="", choices=["", "chat", "completions"])
         group.add_argument("--input-len", type=int, default=0, help="Prompt tokens of each request")
@@ -549,6 +559,7 @@ class LocustConductor:
             overrides |= {
                 "load.concurrency": [options.num_users or 1],
                 "load.duration_s": options.run_time or 1.0,
+                "load.allow_long": True,
             }
         scenario = load_scenario(self._path, overrides)
         if self._path is None:

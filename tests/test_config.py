@@ -78,6 +78,14 @@ def test_a_relative_trace_is_meant_from_the_scenarios_folder(tmp_path: Path) -> 
         ("load: {request_rate: 1, duration: 1s}\ntarget: {extra_body: &a {x: *a}}", "can be sent|not valid YAML"),
         ("load: {request_rate: 1, duration: 1s}\nprocesses: 0", "processes"),
         ("load: {request_rate: 1, duration: 1s, window_s: [5]}", "load.window_s"),
+        ("load: {request_rate: 4, duration: 99999h}", r"4166.6 days; shorten it"),
+        ("load: {request_rate: 1.0e+12, duration: 5s}", r"asks for 5e\+12 requests"),
+        ("load: {request_rate: inf, num_prompts: 100000000000}", r"1e\+11 requests"),
+        ("load: {request_rate: 1, duration: 1s, input_len: 99999999999}", "10,000,000 tokens is the most"),
+        ("load: {concurrency: [100000000], num_prompts: 3}", "100,000 users is the most"),
+        ("load: {request_rate: 5, concurrency: [1], duration: 2s}", "leave one of the two out"),
+        ("load: {request_rate: 1, duration: 2s, duration_s: 4}", "say the same"),
+        ("load: {request_rate: 1, duration: 1s}\nprocesses: 1000000", "between 1 and 1024, not 1000000"),
         ("slo: 3", "slo must be"),
         ("- a", "must hold a mapping"),
         ("a: [", "not valid YAML"),
@@ -86,6 +94,11 @@ def test_a_relative_trace_is_meant_from_the_scenarios_folder(tmp_path: Path) -> 
 def test_a_wrong_scenario_is_told_with_its_place(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         load_scenario(scenario_file(tmp_path, text), {})
+
+
+def test_a_number_is_a_tag_too(tmp_path: Path) -> None:
+    text = "load: {request_rate: 1, duration: 1s}\nmetadata: {build: 41, ratio: 0.5}"
+    assert load_scenario(scenario_file(tmp_path, text), {}).metadata == {"build": "41", "ratio": "0.5"}
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:

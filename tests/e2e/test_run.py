@@ -212,6 +212,9 @@ def test_headless_locust_works_literally(sim: SimProcess, tmp_path: Path) -> Non
         "SELECT 'chat ' || request_class, count(*) FROM records WHERE outcome = 'ok' GROUP BY 1",
     )
     assert of_class == dict(stored)
+    assert any(line.startswith("TTFT") for line in stats)
+    (total,) = (int(line.split(",")[2]) for line in stats if line.split(",")[1] == "Aggregated")
+    assert total == sum(of_class.values())
     assert set(of_class) == {"chat P0", "chat P1", "chat P2"}
     assert (tmp_path / "report.html").stat().st_size > 10_000
 

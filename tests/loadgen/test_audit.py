@@ -5,8 +5,9 @@ from typing import Any
 import pytest
 
 from surgeproof.columns import RecordColumns
-from surgeproof.loadgen.audit import audit_run, send_lag_ms
+from surgeproof.loadgen.audit import audit_run, held_to, send_lag_ms
 from surgeproof.loadgen.spool import HealthSample, WorkerFacts
+from surgeproof.records import Audit, AuditCheck
 
 MS = 1_000_000
 
@@ -121,3 +122,13 @@ def test_a_lost_worker_and_a_vague_clock_are_named() -> None:
     vague = WorkerFacts(0, "a", clock_uncertainty_ns=5_100_000)
     audit = audit_run(held, {}, (vague,), open_loop=True, interrupted=False, tightest_ms=None)
     assert [check.name for check in audit.breaches] == ["clock_uncertainty_max"]
+
+
+def test_an_audit_is_held_to_other_objectives() -> None:
+    """185 ms of lag are 2 % of nothing that asks for 50 ms, and allowed under an objective of a minute."""
+    lag = AuditCheck("send_lag_p99", 185.0, 1200.0, "ms", True, "")
+    other = AuditCheck("loop_lag_p99", 3.0, 100.0, "ms", True, "")
+    held = held_to(Audit((lag, other)), 50.0)
+    assert [check.name for check in held.breaches] == ["send_lag_p99"]
+    assert held.checks[0].limit == 5.0
+    assert not held_to(held, 60_000.0).breaches

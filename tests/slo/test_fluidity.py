@@ -21,8 +21,9 @@ MS = 1_000_000
         ([90, 130, 170, 210], 1.0),  # due at 100, 150, 200, 250
         ([110, 150, 190, 230], 0.75),  # the first misses; from 110 on due at 160, 210, 260
         ([90, 91, 92, 240], 1.0),  # time won early pays for the wait
-        ([90, 130, 400, 440], 0.75),  # one stall is one miss: from 400 on due at 450
-        ([90, 130, 400, 460, 520], 0.4),  # and each later gap above 50 one more
+        ([90, 130, 400, 440], 3 / 8),  # a stall of 270, 20 of it saved up, is five misses; from 400 on due at 450
+        ([90, 130, 400, 460, 520], 2 / 9),  # and each later gap above 50 one more
+        ([*range(90, 9_990, 50), 60_000], 198 / 1199),  # a minute of silence after 198 good arrivals: 1,001 misses
         ([], 0.0),
     ],
 )
@@ -42,7 +43,7 @@ def test_rules_on_fluidity_are_judged() -> None:
     first, second, third = judge(run, parse_rules({"P0": texts}), Audit())
     assert (first.verdict, first.observed) == (Verdict.PASS, 0.99)
     assert second.verdict is Verdict.FAIL
-    assert (third.verdict, third.observed) == (Verdict.PASS, pytest.approx(0.9975))
+    assert (third.verdict, third.observed) == (Verdict.PASS, pytest.approx(0.99375))
     (none,) = judge(measured([90.0] * 400), parse_rules({"P0": texts[:1]}), Audit())
     assert none.verdict is Verdict.INCONCLUSIVE
 

@@ -77,3 +77,29 @@ def test_rules_on_gaps_are_judged_by_how_blocks_differ() -> None:
     assert verdict("inter_chunk max < 50ms", 20, 50) is Verdict.FAIL
     # Seventy seconds are seven blocks: too few to know how much they differ.
     assert verdict("inter_chunk p90 < 50ms", 7, 50) is Verdict.INCONCLUSIVE
+
+
+def test_events_of_one_read_are_one_arrival() -> None:
+    found = tallied([record(0, [10.0, 0.0, 0.0, 10.0])])
+    assert found.distribution_ms("all", (0.5,))["n"] == 2
+
+
+def test_few_gaps_without_a_miss_show_no_high_quantile() -> None:
+    """Eight blocks of one gap each do not differ, and say little: 99.99 % needs 29,956."""
+    records = [record(b, [20.0], at_s=10.0 * b) for b in range(8)]
+    run = Measured(measured([50.0] * 8).columns, tallied(records))
+    (found,) = judge(run, parse_rules({"P0": ("inter_chunk p99.99 < 60ms",)}), Audit())
+    assert found.verdict is Verdict.INCONCLUSIVE
+    assert "29948 more gaps" in found.reason
+
+
+def test_failed_requests_miss_their_gaps() -> None:
+    """Half of the requests time out: half of the gaps are missed, and no quantile above the half is finite."""
+    records = [record(b, [20.0] * 100, at_s=10.0 * b) for b in range(20)]
+    outcomes = ["ok", "error:timeout"] * 20
+    run = Measured(measured([50.0] * 40, outcome=outcomes).columns, tallied(records))
+    for rule in ("inter_chunk p99 < 60ms", "inter_chunk max < 60ms"):
+        (found,) = judge(run, parse_rules({"P0": (rule,)}), Audit())
+        assert found.verdict is Verdict.FAIL, rule
+    (found,) = judge(run, parse_rules({"P0": ("inter_chunk p99 < 60ms",)}), Audit())
+    assert (found.observed, found.attainment) == (None, pytest.approx(0.5))

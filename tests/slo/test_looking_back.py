@@ -79,6 +79,11 @@ def test_the_decision_table_goes_from_the_worst_row_down() -> None:
     assert decide(reset, Verdict.FAIL, baseline_success=0.99).action is Action.ROLL_BACK
     assert decide(reset, Verdict.FAIL, baseline_success=0.90).action is Action.HOLD
     assert decide(reset, None).action is Action.ROLL_BACK
+    timeouts = measured([100.0] * 1000, outcome=["ok"] * 920 + ["error:timeout"] * 80)
+    assert decide(timeouts, None).action is Action.HOLD
+    assert decide(measured([None] * 1000), Verdict.PASS).action is Action.HOLD
+    assert decide(measured([100.0]), None).action is Action.HOLD
+    assert decide(measured([100.0] * 1000), None).action is Action.PROMOTE
     dead = measured([100.0] * 20, outcome=["error:connect"] * 20, http_status=[0] * 20)
     assert decide(dead, None).action is Action.ROLL_BACK
 

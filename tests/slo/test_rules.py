@@ -16,7 +16,6 @@ from surgeproof.slo.rules import METRICS, Condition, parse_goodput, parse_rule
         ("first_answer mean < 2s", "first_answer", 2000, None, "mean", "response"),
         ("success >= 99.9%", "success", 0.999, None, None, "response"),
         ("errors < 0.3%", "errors", 0.003, None, None, "response"),
-        ("success >= 0.999", "success", 0.999, None, None, "response"),
         ("output_tokens_per_s >= 1200", "output_tokens_per_s", 1200, None, None, "response"),
     ],
 )
@@ -75,3 +74,18 @@ def test_goodput_takes_vllms_names() -> None:
     for pair in ("itl:5", "ttft", "ttft:x", "ttft:-1", "ttft:inf"):
         with pytest.raises(RuleError, match="goodput"):
             parse_goodput([pair])
+
+
+@pytest.mark.parametrize(
+    ("rule", "told"),
+    [
+        ("ttft p99 > 500ms", "bound it by < or <="),
+        ("ttft > 5ms for 99%", "bound it by < or <="),
+        ("errors < 1", "write a percentage"),
+        ("errors < 0%", "no share lies beyond"),
+        ("fluidity 500ms/0ms >= 90%", "a deadline of 0"),
+    ],
+)
+def test_a_rule_that_cannot_be_meant_is_refused(rule: str, told: str) -> None:
+    with pytest.raises(RuleError, match=told):
+        parse_rule(rule)

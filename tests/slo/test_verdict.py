@@ -6,11 +6,13 @@ import numpy as np
 import pytest
 
 from surgeproof.records import Audit, AuditCheck, RuleVerdict, Verdict
+from surgeproof.slo.measured import Measured
 from surgeproof.slo.rules import parse_rules
 from surgeproof.slo.summary import distribution, summarise
 from surgeproof.slo.verdict import judge, overall
 from surgeproof.slo.wording import notices
-from tests.slo.columns import measured, rng
+from tests.gpu.fakes import sample
+from tests.slo.columns import EPOCH_NS, measured, rng
 
 BREACH = Audit((AuditCheck("worker_cpu_share", 0.99, 0.95, "of a core", False, "use --processes 4"),))
 
@@ -192,3 +194,78 @@ def test_response_counts_from_the_plan_and_service_from_the_send() -> None:
     assert figures["latency_ms"]["e2e"]["mean"] == pytest.approx(1900.0)
     assert figures["latency_ms"]["e2e"]["max"] == pytest.approx(3300.0)
     assert figures["service_latency_ms"]["e2e"]["mean"] == pytest.approx(500.0)
+
+
+def test_one_missed_condition_is_enough_where_the_other_is_unknown() -> None:
+    """300 of 1,000 answers wait ten seconds for their one token, which has no time per token."""
+    tokens = [1] * 300 + [100] * 700
+    held = measured(
+        [10_000.0] * 300 + [100.0] * 700, tpot_ms=[None] * 300 + [20.0] * 700, output_tokens=tokens, every_ms=100.0
+    )
+    found = verdict("ttft < 200ms and tpot < 50ms for 99%", held)
+    assert (found.verdict, found.attainment, found.n) == (Verdict.FAIL, 0.7, 1000)
+    assert summarise(held, {"ttft": 200.0, "tpot": 50.0})["classes"]["all"]["attainment"] == 0.7
+
+
+def test_answers_whose_first_token_was_not_seen_can_turn_a_verdict() -> None:
+    """300 within the bound say nothing of 700 that were not streamed; three unseen ones of 10,000 change nothing."""
+    found = verdict("ttft p99 < 200ms", measured([100.0] * 300 + [None] * 700))
+    assert found.verdict is Verdict.INCONCLUSIVE
+    assert "700 answers without this figure could turn it" in found.reason
+    assert verdict("ttft p99 < 200ms", measured([100.0] * 10_000 + [None] * 3)).verdict is Verdict.PASS
+    assert verdict("ttft mean < 200ms", measured([100.0] * 300 + [None] * 700)).verdict is Verdict.INCONCLUSIVE
+
+
+def test_a_sum_of_tokens_with_usage_missing_is_a_least_amount() -> None:
+    """10,000 tokens a second of which half are told: enough for 4,000, no verdict on 9,000."""
+    held = measured([5.0] * 1000, e2e_ms=[10.0] * 1000, output_tokens=[100, None] * 500)
+    assert verdict("output_tokens_per_s >= 4000", held).verdict is Verdict.PASS
+    missing = verdict("output_tokens_per_s >= 9000", held)
+    assert (missing.verdict, missing.observed) == (Verdict.INCONCLUSIVE, None)
+    assert "500 of 1000 answers tell no tokens" in missing.reason
+
+
+def test_a_run_in_which_all_failed_fails() -> None:
+    dead = measured([None] * 20, outcome=["error:connect"] * 20)
+    for rule in ("requests_per_s >= 150", "ttft max < 1s", "ttft mean < 1s"):
+        assert verdict(rule, dead).verdict is Verdict.FAIL, rule
+    one = measured([5.0] * 999 + [None], outcome=["ok"] * 999 + ["error:reset"])
+    assert verdict("ttft min < 100ms", one).verdict is Verdict.PASS
+    assert verdict("ttft max < 100ms", one).verdict is Verdict.FAIL
+
+
+def test_a_hundred_per_cent_asks_that_nothing_failed() -> None:
+    assert verdict("success >= 100%", measured([5.0] * 50)).verdict is Verdict.PASS
+    failed = measured([5.0] * 50, outcome=["ok"] * 49 + ["error:reset"])
+    assert verdict("success >= 100%", failed).verdict is Verdict.FAIL
+    assert verdict("errors <= 0%", failed).verdict is Verdict.FAIL
+
+
+def gpu_run(percent: float, samples: int, seconds: float = 60.0) -> Measured:
+    """A run of a minute with samples of one GPU spread over some seconds of it."""
+    columns = measured([5.0] * 600, every_ms=100.0).columns
+    held = [
+        sample(
+            at_ns=EPOCH_NS + round(i / samples * seconds * 1e9), time_active_pct=percent, memory_used_bytes=12 * 10**9
+        )
+        for i in range(samples)
+    ]
+    return Measured(columns, gpu=held)
+
+
+def test_samples_of_a_gpu_must_cover_the_run_and_be_enough() -> None:
+    assert verdict("gpu_time_active max <= 85%", gpu_run(70.0, 600)).verdict is Verdict.PASS
+    assert verdict("gpu_time_active max <= 85%", gpu_run(70.0, 600, seconds=30.0)).verdict is Verdict.INCONCLUSIVE
+    assert verdict("gpu_time_active max <= 85%", gpu_run(90.0, 1)).verdict is Verdict.FAIL
+    assert verdict("gpu_time_active p99 <= 85%", gpu_run(70.0, 200)).verdict is Verdict.INCONCLUSIVE
+    found = verdict("gpu_time_active p99 <= 85%", gpu_run(70.0, 400))
+    assert (found.verdict, found.observed, found.unit) == (Verdict.PASS, pytest.approx(0.7), "%")
+
+
+def test_figures_by_gpu_and_by_request_in_flight() -> None:
+    """10 requests a second of half a second are 5 in flight: 12 GB are 2.4 GB each; one GPU makes 1,000 tokens/s."""
+    run = gpu_run(70.0, 600)
+    found = verdict("gpu_memory_per_request mean <= 2.5GB", run)
+    assert (found.verdict, found.observed) == (Verdict.PASS, pytest.approx(2.4, rel=0.01))
+    assert verdict("output_tokens_per_s_per_gpu >= 900", run).observed == pytest.approx(1000, rel=0.02)
+    assert verdict("output_tokens_per_s_per_gpu >= 900", measured([5.0] * 600)).verdict is Verdict.INCONCLUSIVE

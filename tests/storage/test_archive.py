@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -30,7 +31,8 @@ def filled(url: str, uid: str = "abc", started_at_ns: int = 1_800_000_000_000_00
     store.add_records(run_id, [record(i, warnings=("a",) if i % 2 else ()) for i in range(records)])
     store.add_health(run_id, 0, [HealthSample(5, 0.5, 1, 2, 3, 4, 5)])
     store.save_gaps(run_id, [("P0", 0, b"\x01\x02")])
-    store.finish_run(run_id, {"state": "finished", "verdict": "PASS", "summary": to_json({"a": 1})}, [VERDICT])
+    rate = msgspec.structs.replace(VERDICT, rule="requests_per_s > 1", metric="requests_per_s", attainment=None)
+    store.finish_run(run_id, {"state": "finished", "verdict": "PASS", "summary": to_json({"a": 1})}, [VERDICT, rate])
     return store
 
 
@@ -57,10 +59,10 @@ def test_a_run_that_was_exported_is_imported_as_it_was(url: str, tmp_path: Path)
         (lambda lines: ["{}"], "first line lacks"),
         (lambda lines: [*lines[:3], "{"], "line 4 of the export is not JSON"),
         (lambda lines: [*lines[:-1], json.dumps({"colour": {}}), lines[-1]], "'colour' is no part of a run"),
-        (lambda lines: [*lines[:-1], json.dumps({"record": {"plan_index": "x"}}), lines[-1]], "line 36"),
-        (lambda lines: lines[:-1], "cut off: 34 lines"),
-        (lambda lines: [*lines[:10], *lines[11:]], "cut off: 33 lines"),
-        (lambda lines: [*lines, lines[-2]], "line 37: the export went on after its end"),
+        (lambda lines: [*lines[:-1], json.dumps({"record": {"plan_index": "x"}}), lines[-1]], "line 37"),
+        (lambda lines: lines[:-1], "cut off: 35 lines"),
+        (lambda lines: [*lines[:10], *lines[11:]], "cut off: 34 lines"),
+        (lambda lines: [*lines, lines[-2]], "line 38: the export went on after its end"),
     ],
 )
 def test_a_spoilt_export_leaves_nothing_behind(spoil: object, problem: str, url: str, tmp_path: Path) -> None:

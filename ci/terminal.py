@@ -1,0 +1,14 @@
+"""The console that tables are printed on."""
+
+import os
+import sys
+
+from rich.console import Console
+
+_PIPED_COLUMNS = 200
+
+
+def new_console() -> Console:
+    """As wide as the terminal; in a pipeline, where nobody told a width, wide enough for whole cells."""
+    told = sys.stdout.isatty() or "COLUMNS" in os.environ
+    return Console(width=None if told else _PIPED_COLUMNS)
