@@ -116,6 +116,7 @@ def pgar(
     shape: float = 1.0,
     gap_quantiles: npt.NDArray[np.float64] | None = None,
     conserve_count: bool = True,
+    until_s: float | None = None,
 ) -> Times:
     """Time-varying rate x Gamma autoregression x Gamma gaps within a window.
 
@@ -132,9 +133,12 @@ def pgar(
         gap_quantiles: evenly spaced quantiles of unit-mean gaps, drawn from in place of Gamma(k).
         conserve_count: scale the modulator so that the expected number of requests is that of the
             rates; without it the volume of one run wanders.
+        until_s: end of what is sent: nothing is drawn, or conserved, beyond it.
     """
     per_window = max(1, round(coarse_window_s / fine_window_s))
     intensity = np.repeat(rates_per_s, per_window).astype(np.float64)
+    if until_s is not None:
+        intensity = intensity[: max(1, int(np.ceil(until_s * per_window / coarse_window_s - 1e-9)))]
     if modulator is not None:
         values = modulate(modulator, len(intensity), rng)
         if conserve_count and (weighted := float((values * intensity).sum())) > 0:

@@ -27,7 +27,7 @@ from surgeproof.slo.measured import Mask, Measured
 ALPHA = 0.05
 _ONE_SIDED_Z = 1.6448536269514722
 _LATENCIES = ("ttft", "tpot", "e2e")
-_QUANTILES = {"p50": 0.5, "p99": 0.99}
+_QUANTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 LENGTH_BUCKETS = ((0, 256), (256, 1024), (1024, 4096), (4096, 16_384), (16_384, 1 << 31))
 _FEWEST = 20
 
@@ -44,7 +44,7 @@ class Policy(msgspec.Struct, frozen=True):
 
     Attributes:
         rate_drop: largest accepted fall of a rate, as a share.
-        p99_rise_ms: largest accepted rise of a p99.
+        p99_rise_ms: largest accepted rise of a p99, or of a p95 where too few requests bound the p99.
         success_drop: largest accepted fall of the share answered.
     """
 
@@ -83,13 +83,12 @@ class Difference(msgspec.Struct, frozen=True):
 def compare(before: Measured, after: Measured, policy: Policy | None = None) -> list[Difference]:
     """All differences between two runs, in the order a reader wants them."""
     policy = policy or Policy()
-    found = [
-        _difference(group, metric, old, figures_of(after, group_mask(after, group))[metric])
-        for group in groups(before, after)
-        for metric, old in figures_of(before, group_mask(before, group)).items()
-        if metric in figures_of(after, group_mask(after, group))
-    ]
-    return [_judged(difference, policy) for difference in holm(found)]
+    found = []
+    for group in groups(before, after):
+        old, new = (figures_of(run, group_mask(run, group)) for run in (before, after))
+        found += [_difference(group, metric, old[metric], new[metric]) for metric in old if metric in new]
+    unbounded = {(d.group, d.metric) for d in found if d.p is None and "p99" in d.metric}
+    return [_judged(difference, policy, unbounded) for difference in holm(found)]
 
 
 def groups(*runs: Measured) -> list[str]:
@@ -183,9 +182,11 @@ def holm(differences: Sequence[Difference]) -> list[Difference]:
     return [msgspec.structs.replace(d, significant=index in standing) for index, d in enumerate(differences)]
 
 
-def _judged(difference: Difference, policy: Policy) -> Difference:
+def _judged(difference: Difference, policy: Policy, unbounded: set[tuple[str, str]]) -> Difference:
+    """A p95 stands in for a p99 that the samples do not bound."""
     step = difference.after - difference.before
-    if "p99" in difference.metric:
+    stands_in = (difference.group, difference.metric.replace("p95", "p99")) in unbounded
+    if "p99" in difference.metric or ("p95" in difference.metric and stands_in):
         too_much = step > policy.p99_rise_ms
     elif difference.metric.startswith("success"):
         too_much = -step > policy.success_drop * 100

@@ -418,6 +418,8 @@ def _problems(scenario: Scenario) -> list[str]:
         found.append("load.request_rate: a profile has arrivals of its own; an unlimited rate has none")
     if load.profile is not None and load.arrivals is not None:
         found.append("load.arrivals: a profile has arrivals of its own; leave one of the two out")
+    if load.profile is not None and load.window_s is not None:
+        found.append("load.window_s: cuts a trace; a profile is cut by load.duration_s")
     if load.scale is not None and (load.profile is None or load.request_rate is None):
         found.append("load.scale: says how load.request_rate changes load.profile; both are needed")
     if load.turns == "after_response" and load.concurrency:

@@ -111,9 +111,22 @@ def _replay_plan(load: LoadConfig, trace: Trace) -> Plan:
     if any(point.session is not None or point.hash_ids for point in points):
         add_sessions(plan, sessions_of(points, load.block_tokens), [point.think_s for point in points])
     if load.prefixes and any(point.hash_ids for point in points):
+        _check_blocks(load, points)
         cached = cached_tokens(points, load.block_tokens)
         plan = with_blocks(plan, [point.hash_ids for point in points], cached)
     return plan
+
+
+def _check_blocks(load: LoadConfig, points: list[TracePoint]) -> None:
+    """Hash ids name blocks of `block_tokens`: of other blocks they would promise cache hits that are none."""
+    named = [(point.input_tokens, len(point.hash_ids)) for point in points if point.hash_ids]
+    off = sum(abs(blocks - -(-tokens // load.block_tokens)) > 1 for tokens, blocks in named)
+    if off > len(named) / 10:
+        likely = round(sum(tokens for tokens, _ in named) / sum(blocks for _, blocks in named))
+        raise ConfigError(
+            f"load.block_tokens is {load.block_tokens}, but the trace's hash ids name blocks of about {likely} tokens: "
+            "set it, or leave prefixes out (load.prefixes: false)"
+        )
 
 
 def _process_plan(load: LoadConfig, trace: Trace | None) -> Plan:
@@ -138,6 +151,8 @@ def _profile_plan(load: LoadConfig, profile: Profile) -> tuple[Plan, list[str]]:
     if load.request_rate is not None:
         factor = load.request_rate / _mean_rate_sent(load, profile)
         mode = load.scale or default_mode(profile, factor)
+        if mode == "compress":
+            factor = _compression(load, profile, load.request_rate)
         profile, kept = scale(profile, mode, factor)
         notes.append(f"profile scaled by {factor:.3g}, {mode}: {EFFECTS[mode]}")
     at_s, lengths = _profile_requests(load, profile)
@@ -150,17 +165,35 @@ def _profile_plan(load: LoadConfig, profile: Profile) -> tuple[Plan, list[str]]:
 
 def _mean_rate_sent(load: LoadConfig, profile: Profile) -> float:
     """The profile's mean rate over the part of it that a run of this length sends."""
-    held = profile.arrivals
-    rates = np.array(held.rates_per_s)
-    if load.duration_s is None or load.scale == "compress" or profile.recording is not None:
-        return held.mean_rate_per_s
+    if load.duration_s is None:
+        return profile.arrivals.mean_rate_per_s
     length_s = load.duration_s * load.speedup
-    windows = max(1, int(np.ceil(length_s / held.coarse_window_s)))
-    seconds = np.full(windows, held.coarse_window_s)
-    seconds[-1] = length_s - (windows - 1) * held.coarse_window_s
-    mean = float((np.resize(rates, windows) * seconds).sum() / length_s)
+    ends_s, counts = _cumulative(profile, length_s)
+    mean = float(np.interp(length_s, ends_s, counts)) / length_s
     # A stretch without any traffic cannot be scaled to some.
-    return mean if mean > 0 else held.mean_rate_per_s
+    return mean if mean > 0 else profile.arrivals.mean_rate_per_s
+
+
+def _compression(load: LoadConfig, profile: Profile, rate_per_s: float) -> float:
+    """How much faster the profile must pass so that as long a stretch as the run sends comes at a rate."""
+    if load.duration_s is None:
+        return rate_per_s / profile.arrivals.mean_rate_per_s
+    length_s = load.duration_s * load.speedup
+    wanted = rate_per_s * length_s
+    ends_s, counts = _cumulative(profile, 2 * wanted / profile.arrivals.mean_rate_per_s + profile.arrivals.span_s)
+    return float(np.interp(wanted, counts, ends_s)) / length_s
+
+
+def _cumulative(profile: Profile, until_s: float) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    """Times, and how many requests of the profile are expected up to each; a model is repeated, a recording is not."""
+    if profile.recording is not None:
+        at_s, _ = profile.recorded()
+        return np.concatenate(([0.0], at_s)), np.arange(len(at_s) + 1, dtype=np.float64)
+    window_s = profile.arrivals.coarse_window_s
+    windows = max(1, int(np.ceil(until_s / window_s)))
+    rates = np.resize(np.array(profile.arrivals.rates_per_s), windows)
+    ends_s: npt.NDArray[np.float64] = np.arange(windows + 1, dtype=np.float64) * window_s
+    return ends_s, np.concatenate((np.zeros(1), np.cumsum(rates * window_s)))
 
 
 def _profile_requests(load: LoadConfig, profile: Profile) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:
@@ -176,7 +209,8 @@ def _profile_requests(load: LoadConfig, profile: Profile) -> tuple[npt.NDArray[n
         arrivals = msgspec.structs.replace(
             arrivals, rates_per_s=tuple(np.resize(np.array(arrivals.rates_per_s), needed).tolist())
         )
-    at_s = simulate_pgar(arrivals, arrival_rng(load.seed), conserve_count=load.conserve_count)
+    until_s = load.duration_s * load.speedup if load.duration_s is not None else None
+    at_s = simulate_pgar(arrivals, arrival_rng(load.seed), conserve_count=load.conserve_count, until_s=until_s)
     lengths = profile.draw_lengths(at_s % profile.arrivals.span_s, length_rng(load.seed))
     at_s = at_s / load.speedup
     within = at_s < (load.duration_s or np.inf)
@@ -219,7 +253,9 @@ def _notes(trace: Trace) -> list[str]:
     return notes
 
 
-def simulate_pgar(model: Arrivals, rng: np.random.Generator, *, conserve_count: bool = True) -> npt.NDArray[np.float64]:
+def simulate_pgar(
+    model: Arrivals, rng: np.random.Generator, *, conserve_count: bool = True, until_s: float | None = None
+) -> npt.NDArray[np.float64]:
     """Arrival times of a fitted model, seconds."""
     fitted = model.modulator
     times = arrivals.pgar(
@@ -231,6 +267,7 @@ def simulate_pgar(model: Arrivals, rng: np.random.Generator, *, conserve_count: 
         shape=model.gap_shape,
         gap_quantiles=np.array(model.gap_quantiles) if model.gap_quantiles else None,
         conserve_count=conserve_count,
+        until_s=until_s,
     )
     seconds: npt.NDArray[np.float64] = times / 1e9
     return seconds

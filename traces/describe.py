@@ -34,7 +34,8 @@ def describe_file(
         column_map = parse_columns(columns) if columns is not None else None
         name = "mapped" if column_map or is_parquet(path) else format_for(path, format_name, first_line(path)).name
         column_map = column_map or COLUMN_MAPS.get(name)
-        if column_map is not None:
+        # Objects of JSON have no columns to stream: they are read one by one.
+        if column_map is not None and (is_parquet(path) or not first_line(path).startswith("{")):
             return inspect_table(path, column_map, name, skip_invalid=skip_invalid)
     trace = read_trace(path, format_name, columns=columns, skip_invalid=skip_invalid, undo_grid=undo_grid)
     return inspect_trace(trace)

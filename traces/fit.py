@@ -261,9 +261,10 @@ def modulator_at(at_s: Floats, rates: Floats, coarse_s: float, fine_s: float) ->
 def _fit_shape(at_s: Floats, model: Arrivals, simulate: Simulate) -> float:
     """The gap shape whose dispersion at 1 s is the trace's; 1 where that is within 2 %, or the noise, already."""
     observed = dispersion(at_s, 1.0)
-    if observed is None:
-        return 1.0
     shapes = [round(0.2 + 0.1 * step, 1) for step in range(12)]
+    if not observed:
+        # Too short to tell, or of equal gaps, to which the most regular shape comes nearest.
+        return 1.0 if observed is None else shapes[-1]
     found = {
         shape: _simulated_dispersions(msgspec.structs.replace(model, gap_shape=shape), 1.0, simulate)
         for shape in shapes

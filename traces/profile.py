@@ -162,7 +162,38 @@ def load_profile(name: str) -> Profile:
         raise TraceError(f"profile {name}: {exc}") from exc
     if profile.schema != SCHEMA:
         raise TraceError(f"profile {name}: schema {profile.schema!r}; this version reads {SCHEMA!r}")
+    for problem in _problems(profile):
+        raise TraceError(f"profile {name} cannot be used: {problem}")
     return profile
+
+
+def _problems(profile: Profile) -> list[str]:
+    """What no fit writes and no generator can draw from."""
+    held, marks, recording = profile.arrivals, profile.marks, profile.recording
+    rates = np.array(held.rates_per_s, dtype=np.float64)
+    windows = (held.coarse_window_s, held.fine_window_s, held.gap_shape)
+    modulator = held.modulator
+    cells = [cell for cells in marks.classes for cell in cells]
+    rows = marks.rows if marks.rows is not None else range(len(marks.mix))
+    checks = {
+        "rates_per_s must be finite, not negative, and not all 0": bool(
+            len(rates) and np.isfinite(rates).all() and (rates >= 0).all() and rates.sum() > 0
+        ),
+        "coarse_window_s, fine_window_s and gap_shape must be above 0": all(0 < value < np.inf for value in windows),
+        "the modulator needs a > 0 and 0 <= rho < 1": modulator is None
+        or (0 < modulator.a < np.inf and 0 <= modulator.rho < 1),
+        "an exact profile needs its recording": profile.kind != "exact"
+        or (recording is not None and len(recording.steps_us) > 0),
+        "the recording's columns are of different lengths": recording is None
+        or len(recording.steps_us) == len(recording.input_tokens) == len(recording.output_tokens),
+        "every class of lengths needs cells of requests": bool(marks.classes)
+        and all(marks.classes)
+        and all(1 <= low <= high and 1 <= least <= most and n > 0 for low, high, least, most, n in cells),
+        "every row of mix must name a weight for each class": bool(marks.mix)
+        and all(len(row) == len(marks.classes) and min(row) >= 0 for row in marks.mix)
+        and all(0 <= row < len(marks.mix) for row in rows),
+    }
+    return [problem for problem, good in checks.items() if not good]
 
 
 def bundled_profiles() -> list[str]:

@@ -98,23 +98,30 @@ def fit_diurnal(series: RateSeries, harmonics: int = 4) -> Diurnal:
     if len(rates) * series.step_s < _DAY_S:
         raise TraceError("a daily shape needs a series of at least a day")
     used = rates > 0
+    if not used.any():
+        raise TraceError("a daily shape needs a series with some traffic")
+    # A wave of less than four steps is not seen by them.
+    daily = [_DAY_S / k for k in range(1, harmonics + 1) if _DAY_S / k >= 4 * series.step_s]
+    if not daily:
+        raise TraceError(f"a daily shape needs steps of six hours at most, not {series.step_s / 3600:g}")
     logs = np.log(rates[used])
-    periods = [_DAY_S / k for k in range(1, harmonics + 1)]
+    periods = list(daily)
     if len(rates) * series.step_s >= 2 * _WEEK_S:
         periods += [_WEEK_S / k for k in range(1, _WEEKLY_HARMONICS + 1)]
     basis = np.column_stack([np.ones(len(times)), *_waves(times, periods)])
     weights, *_ = np.linalg.lstsq(basis[used], logs, rcond=None)
     rest = logs - basis[used] @ weights
-    phi = float(np.clip((rest[1:] * rest[:-1]).sum() / (rest**2).sum(), 0.0, 0.999))
+    power = float((rest**2).sum())
+    phi = float(np.clip((rest[1:] * rest[:-1]).sum() / power, 0.0, 0.999)) if power > 1e-12 * len(rest) else 0.0
     pairs = [(round(float(c), 5), round(float(s), 5)) for c, s in weights[1:].reshape(-1, 2)]
     return Diurnal(
         mean_rate_per_s=round(float(rates.mean()), 6),
         step_s=series.step_s,
-        daily=tuple(pairs[:harmonics]),
-        weekly=tuple(pairs[harmonics:]),
+        daily=tuple(pairs[: len(daily)]),
+        weekly=tuple(pairs[len(daily) :]),
         phi=round(phi, 5),
         sigma=round(float((rest[1:] - phi * rest[:-1]).std()), 5),
-        r2=round(float(1 - rest.var() / logs.var()), 5),
+        r2=round(float(1 - rest.var() / logs.var()), 5) if logs.var() > 0 else 1.0,
     )
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from surgeproof.errors import TraceError
-from surgeproof.records import TracePoint
+from surgeproof.records import NS_PER_S, TracePoint
 from surgeproof.traces.clock_grid import dequantise, detect_grid_ns
 from surgeproof.traces.formats import (
     FORMATS,
@@ -25,6 +25,7 @@ from surgeproof.traces.formats import (
     Row,
     TraceFormat,
 )
+from surgeproof.traces.formats.rows import LONGEST_NS
 
 MALFORMED = "malformed"
 _EXAMPLES_KEPT = 5
@@ -162,6 +163,11 @@ def _place(trace: Trace, rows: list[Row], *, undo_grid: bool, seed: int) -> None
         trace.dequantised = True
     order = np.argsort(at_ns, kind="stable")
     start = int(at_ns[order[0]])
+    if int(at_ns[order[-1]]) - start > LONGEST_NS:
+        raise TraceError(
+            f"{trace.source}: the trace spans {(int(at_ns[order[-1]]) - start) / NS_PER_S:.3g} s: "
+            "a time stamp is far off, or its unit is another one"
+        )
     for index in order:
         row = rows[index]
         trace.points.append(

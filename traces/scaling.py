@@ -15,7 +15,8 @@ from surgeproof.traces.profile import Profile
 
 MODES = ("superpose", "intensify", "thin", "compress")
 EFFECTS = {
-    "superpose": "independent copies: dispersion at each lag stays as fitted",
+    "superpose": "independent copies under one rate curve: bursts within a window stay as fitted, the curve's own "
+    "swings grow by the factor",
     "intensify": "the same bursts made stronger: dispersion minus 1 grows by the factor",
     "thin": "requests left out at random: dispersion minus 1 shrinks by the factor",
     "compress": "time divided by the factor: dispersion at a lag is that of the factor times the lag, "
@@ -48,12 +49,11 @@ def scale(profile: Profile, mode: str, factor: float) -> Scaled:
     Raises:
         ConfigError: the mode cannot give this factor.
     """
-    rate = profile.arrivals.mean_rate_per_s
     if mode == "thin":
         if factor > 1:
             raise ConfigError(
-                f"scale thin cannot make more than the profile's {rate:.3g} requests/s: "
-                "use superpose, intensify or compress"
+                f"scale thin leaves requests out: it cannot make {factor:.3g} times as many as the profile has "
+                "in the time that is sent; use superpose, intensify or compress"
             )
         return Scaled(profile, factor)
     if profile.recording is not None:

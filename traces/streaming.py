@@ -17,9 +17,9 @@ from surgeproof.errors import TraceError
 from surgeproof.records import NS_PER_S
 from surgeproof.traces.clock_grid import GridTally
 from surgeproof.traces.formats import ColumnMap
-from surgeproof.traces.formats.rows import MOST_TOKENS, ZERO_INPUT, ZERO_OUTPUT
+from surgeproof.traces.formats.rows import LONGEST_NS, MOST_TOKENS, ZERO_INPUT, ZERO_OUTPUT
 from surgeproof.traces.inspection import DISPERSION_WINDOWS_S, QUANTILES
-from surgeproof.traces.reader import MALFORMED
+from surgeproof.traces.reader import MALFORMED, is_parquet
 
 Ints = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
@@ -31,7 +31,7 @@ COLUMN_MAPS = {
     "burstgpt": ColumnMap("Timestamp", "Request tokens", "Response tokens"),
 }
 _CHUNK_ROWS = 500_000
-_LONGEST_NS = 10 * 366 * 86_400 * NS_PER_S
+_WAY_OUT = "Mend the rows, or leave such rows out with --skip-invalid."
 
 
 class StreamedInspection:
@@ -56,7 +56,7 @@ class StreamedInspection:
         if len(at_ns) == 0:
             return
         if self._first_ns is None:
-            self._first_ns = self._last_ns = int(at_ns[0])
+            self._first_ns = int(at_ns.min())
             gaps = np.diff(at_ns)
         else:
             gaps = np.diff(at_ns, prepend=self._last_ns)
@@ -70,7 +70,7 @@ class StreamedInspection:
         self._gap_square_s += float((gaps_s**2).sum())
         self._last_ns = int(at_ns[-1])
         self._end_ns = max(self._end_ns, int(at_ns.max()))
-        if self._end_ns - self._first_ns > _LONGEST_NS:
+        if self._end_ns - self._first_ns > LONGEST_NS:
             raise TraceError(
                 f"the trace spans {(self._end_ns - self._first_ns) / NS_PER_S:.3g} s: a time stamp is far off, "
                 "or its unit is another one"
@@ -138,7 +138,7 @@ def inspect_table(path: Path, columns: ColumnMap, format_name: str, *, skip_inva
         TraceError: pandas is missing, the file or a column cannot be read, or a row is malformed.
     """
     found = StreamedInspection()
-    before = 1  # the header
+    before = 0 if is_parquet(path) else 1  # the header
     for frame in _chunks(path, columns):
         at_ns, timed = _times_ns(frame[columns.at], columns)
         inputs, outputs = _tokens(frame[columns.input]), _tokens(frame[columns.output])
@@ -148,9 +148,7 @@ def inspect_table(path: Path, columns: ColumnMap, format_name: str, *, skip_inva
         if bad.any() and not skip_invalid:
             row = before + 1 + int(bad.argmax())
             values = ", ".join(map(str, frame.iloc[int(bad.argmax())].tolist()))
-            raise TraceError(
-                f"{path}, row {row}: cannot read {values}. Mend the row, or leave such rows out with --skip-invalid."
-            )
+            raise TraceError(f"{path}, row {row}: cannot read {values}. {_WAY_OUT}")
         before += len(frame)
         found.blank_lines += int(blank.sum())
         reasons = {
@@ -161,6 +159,14 @@ def inspect_table(path: Path, columns: ColumnMap, format_name: str, *, skip_inva
         found.dropped += Counter({reason: int(rows.sum()) for reason, rows in reasons.items()})
         usable = good & (inputs > 0) & (outputs > 0)
         found.add(at_ns[usable], inputs[usable], outputs[usable])
+    if found.blank_lines and not is_parquet(path):
+        # The columns that are read do not tell a blank line from a row without time and lengths.
+        blank_lines = _blank_lines(path)
+        empty = found.blank_lines - blank_lines
+        if empty > 0 and not skip_invalid:
+            raise TraceError(f"{path}: {empty} rows hold neither time nor tokens. {_WAY_OUT}")
+        found.blank_lines = blank_lines
+        found.dropped += Counter({MALFORMED: max(0, empty)})
     if found.rows == 0:
         raise TraceError(f"{path}: no usable row ({dict(found.dropped) or 'no rows at all'})")
     return found.result(str(path), format_name)
@@ -173,10 +179,14 @@ def _chunks(path: Path, columns: ColumnMap) -> Iterator[Any]:
         raise TraceError(f"{path} is large: to stream it, pip install 'surgeproof[ui]'") from exc
     wanted = [columns.at, columns.input, columns.output]
     try:
-        if path.suffix == ".parquet":
+        if is_parquet(path):
             import pyarrow.parquet as parquet
 
-            for batch in parquet.ParquetFile(path).iter_batches(_CHUNK_ROWS, columns=wanted):
+            table = parquet.ParquetFile(path)
+            lost = [name for name in wanted if name not in table.schema_arrow.names]
+            if lost:
+                raise TraceError(f"{path}: no column {', '.join(lost)}; it has {', '.join(table.schema_arrow.names)}")
+            for batch in table.iter_batches(_CHUNK_ROWS, columns=wanted):
                 yield batch.to_pandas()
             return
         with pd.read_csv(
@@ -187,12 +197,18 @@ def _chunks(path: Path, columns: ColumnMap) -> Iterator[Any]:
         raise TraceError(f"{path}: {exc}") from exc
 
 
+def _blank_lines(path: Path) -> int:
+    with path.open("rb") as file:
+        return sum(1 for line in file if not line.strip())
+
+
 def _tokens(column: Any) -> Ints:
     """Counts; -1 for what is none."""
     import pandas as pd
 
     if column.dtype.kind == "i":
-        return np.asarray(column.to_numpy(), dtype=np.int64)
+        counts = np.asarray(column.to_numpy(), dtype=np.int64)
+        return np.where(counts <= MOST_TOKENS, counts, -1)
     numbers = pd.to_numeric(column, errors="coerce").to_numpy(dtype=np.float64)
     whole = np.isfinite(numbers) & (numbers == np.floor(numbers)) & (np.abs(numbers) <= MOST_TOKENS)
     return np.where(whole, np.nan_to_num(numbers, posinf=-1, neginf=-1), -1).astype(np.int64)
@@ -206,10 +222,15 @@ def _times_ns(column: Any, columns: ColumnMap) -> tuple[Ints, Mask]:
         stamps = pd.to_datetime(column, utc=True).dt.tz_localize(None).to_numpy(dtype="datetime64[ns]")
         return stamps.astype(np.int64), ~np.isnat(stamps)
     if column.dtype.kind not in "iuf" and pd.to_numeric(column.head(100), errors="coerce").isna().all():
-        moments = pd.to_datetime(column, format="ISO8601", errors="coerce", utc=columns.zone == "UTC")
+        moments = pd.to_datetime(column, format="ISO8601", errors="coerce", utc=True).dt.tz_localize(None)
         if columns.zone != "UTC":
-            moments = moments.dt.tz_localize(columns.zone, ambiguous="NaT", nonexistent="NaT")
-        stamps = moments.dt.tz_convert("UTC").dt.tz_localize(None).to_numpy(dtype="datetime64[ns]")
+            # Where a text names no offset, what was read as UTC is a time of the zone: its first, where there are two.
+            here = ~column.astype(str).str.contains(r"(?:Z|[+-]\d\d:?\d\d)$", regex=True, na=False)
+            local = moments[here].dt.tz_localize(
+                columns.zone, ambiguous=np.ones(int(here.sum()), dtype=bool), nonexistent="shift_forward"
+            )
+            moments = moments.mask(here, local.dt.tz_convert("UTC").dt.tz_localize(None))
+        stamps = moments.to_numpy(dtype="datetime64[ns]")
         return stamps.astype(np.int64), ~np.isnat(stamps)
     if column.dtype.kind in "iu":
         held = np.asarray(column.to_numpy(), dtype=np.float64)

@@ -9,6 +9,7 @@ from surgeproof.traces.formats.rows import (
     Parsed,
     Row,
     csv_fields,
+    csv_records,
     moment_ns,
     tokens,
     usable,
@@ -27,13 +28,18 @@ class AzureCsv:
 
     def parse(self, lines: Iterable[NumberedLine]) -> Iterator[Parsed]:
         """One row a line after the header."""
-        for number, line in lines:
-            values = csv_fields(line)
+        width = 3
+        for record in csv_records(lines):
+            if isinstance(record, Malformed):
+                yield record
+                continue
+            number, values = record
             if values[:3] == self.columns.split(","):
+                width = len(values)
                 continue
             try:
-                if len(values) < 3:
-                    raise BadValueError(f"{len(values)} columns instead of 3")
+                if len(values) != width:
+                    raise BadValueError(f"{len(values)} columns instead of {width}")
                 at_ns = moment_ns("TIMESTAMP", values[0])
                 row = Row(number, at_ns, tokens("ContextTokens", values[1]), tokens("GeneratedTokens", values[2]))
             except BadValueError as exc:

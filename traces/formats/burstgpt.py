@@ -10,6 +10,7 @@ from surgeproof.traces.formats.rows import (
     Parsed,
     Row,
     csv_fields,
+    csv_records,
     offset_ns,
     tokens,
     usable,
@@ -32,8 +33,11 @@ class BurstGptCsv:
     def parse(self, lines: Iterable[NumberedLine]) -> Iterator[Parsed]:
         """One row a line after the header."""
         header: list[str] = []
-        for number, line in lines:
-            values = csv_fields(line)
+        for record in csv_records(lines):
+            if isinstance(record, Malformed):
+                yield record
+                continue
+            number, values = record
             if not header:
                 header = values
                 continue

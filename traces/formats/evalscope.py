@@ -46,7 +46,8 @@ class EvalScopeJsonl:
                 body = json.loads(body) if isinstance(body, str) else body
                 if not isinstance(body, dict):
                     raise BadValueError("body is not a request")
-                outputs = value.get("completion_tokens") or body.get("max_completion_tokens") or body.get("max_tokens")
+                told = (value.get("completion_tokens"), body.get("max_completion_tokens"), body.get("max_tokens"))
+                outputs = next((count for count in told if count is not None), None)
                 if outputs is None:
                     raise BadValueError("neither completion_tokens nor max_tokens says how long the answer is")
                 row = Row(

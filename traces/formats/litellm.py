@@ -24,7 +24,14 @@ from surgeproof.traces.formats.rows import (
 
 FAILED = "failed_request"
 NO_USAGE = "no_token_usage"
-_GENERATING = ("completion", "text_completion", "responses", "anthropic_messages", "generate_content")
+_GENERATING = (
+    "completion",
+    "text_completion",
+    "responses",
+    "anthropic_messages",
+    "generate_content",
+    "generate_content_stream",
+)
 
 
 class LiteLlmJsonl:

@@ -7,6 +7,7 @@ in the zone that was named.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain
 from typing import Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
@@ -19,7 +20,7 @@ from surgeproof.traces.formats.rows import (
     NumberedLine,
     Parsed,
     Row,
-    csv_fields,
+    csv_records,
     json_object,
     moment_ns,
     tokens,
@@ -60,7 +61,7 @@ class ColumnMap(msgspec.Struct, frozen=True):
             raise BadValueError(f"unit {parts['unit']!r}; known are {', '.join(UNITS_NS)}")
         try:
             ZoneInfo(parts.get("zone", "UTC"))
-        except (ZoneInfoNotFoundError, ValueError) as exc:
+        except (ZoneInfoNotFoundError, ValueError, OSError) as exc:
             raise BadValueError(f"unknown time zone {parts['zone']!r}") from exc
         return cls(
             parts["at"], parts["input"], parts["output"], parts.get("session"), parts.get("class"),
@@ -114,24 +115,37 @@ class MappedLines:
         return False
 
     def parse(self, lines: Iterable[NumberedLine]) -> Iterator[Parsed]:
-        """One row a line, after the header of a CSV file."""
-        header: list[str] = []
+        """One row an object of JSON, or a row of CSV after its header."""
+        numbered = iter(lines)
+        first = next(numbered, (1, ""))
+        rows = self._json_rows if first[1].startswith("{") else self._csv_rows
+        yield from rows(chain([first], numbered))
+
+    def _json_rows(self, lines: Iterable[NumberedLine]) -> Iterator[Parsed]:
         for number, line in lines:
             try:
-                if line.startswith("{"):
-                    values: dict[str, Any] = json_object(line)
-                elif not header:
-                    header = csv_fields(line)
-                    continue
-                else:
-                    fields = csv_fields(line)
-                    if len(fields) != len(header):
-                        raise BadValueError(f"{len(fields)} columns instead of {len(header)}")
-                    values = dict(zip(header, fields, strict=True))
+                values = json_object(line)
             except BadValueError as exc:
                 yield Malformed(number, str(exc))
             else:
                 yield self._map.row(number, values)
+
+    def _csv_rows(self, lines: Iterable[NumberedLine]) -> Iterator[Parsed]:
+        header: list[str] = []
+        for record in csv_records(lines):
+            if isinstance(record, Malformed):
+                yield record
+                continue
+            number, fields = record
+            if not header:
+                header = fields
+                lost = [name for name in (self._map.session, self._map.request_class) if name and name not in header]
+                if lost:
+                    yield Malformed(number, f"no column {', '.join(lost)}; the header has {', '.join(header)}")
+            elif len(fields) != len(header):
+                yield Malformed(number, f"{len(fields)} columns instead of {len(header)}")
+            else:
+                yield self._map.row(number, dict(zip(header, fields, strict=True)))
 
 
 def _at_path(values: Mapping[str, Any], path: str) -> Any:

@@ -42,7 +42,7 @@ class MooncakeJsonl:
                     tokens("input_length", field(value, "input_length")),
                     tokens("output_length", field(value, "output_length")),
                     hash_ids=hash_ids(value.get("hash_ids")),
-                    session=str(value["session_id"]) if value.get("session_id") else None,
+                    session=None if value.get("session_id") in (None, "") else str(value["session_id"]),
                 )
             except BadValueError as exc:
                 yield Malformed(number, str(exc))

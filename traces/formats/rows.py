@@ -18,8 +18,13 @@ ZERO_OUTPUT = "zero_output_tokens"
 ZERO_INPUT = "zero_input_tokens"
 NOT_A_GENERATION = "not_a_generation"
 MOST_TOKENS = 2**31 - 1
+LONGEST_NS = 2 * 366 * 86_400 * NS_PER_S
+"""A trace that spans more has a time stamp that is far off, or another unit."""
+_MOST_LINES = 100  # of one row, whose quoted field holds line breaks
+csv.field_size_limit(MOST_TOKENS)  # a column of prompts is longer than the default
 _LATEST_NS = 2**62  # the year 2116
 _CHARS_PER_TOKEN = 4
+_COMMA_FRACTION = re.compile(r"(:\d\d),(?=\d)")  # ISO 8601 allows 00:00:00,250
 
 
 class Row(NamedTuple):
@@ -81,8 +86,8 @@ def tokens(name: str, value: Any) -> int:
         raise BadValueError(f"{name} is {value!r}, not a number")
     try:
         number = float(value)
-    except (TypeError, ValueError) as exc:
-        raise BadValueError(f"{name} is {value!r}, not a number") from exc
+    except (TypeError, ValueError, OverflowError) as exc:
+        raise BadValueError(f"{name} is {str(value)[:40]!r}, not a number") from exc
     if not math.isfinite(number) or not 0 <= number <= MOST_TOKENS or number != int(number):
         raise BadValueError(f"{name} is {str(value)[:40]!r}, not a count of tokens up to {MOST_TOKENS}")
     return int(number)
@@ -92,8 +97,8 @@ def offset_ns(name: str, value: Any, unit_ns: int) -> int:
     """Read a time since the trace's start: finite and not negative."""
     try:
         number = float(value)
-    except (TypeError, ValueError) as exc:
-        raise BadValueError(f"{name} is {value!r}, not a time") from exc
+    except (TypeError, ValueError, OverflowError) as exc:
+        raise BadValueError(f"{name} is {str(value)[:40]!r}, not a time") from exc
     if isinstance(value, bool) or not math.isfinite(number) or not 0 <= number * unit_ns < _LATEST_NS:
         raise BadValueError(f"{name} is {str(value)[:40]!r}, not a time since the start")
     return value * unit_ns if isinstance(value, int) else round(number * unit_ns)
@@ -107,11 +112,14 @@ def moment_ns(name: str, value: Any, unit_ns: int = NS_PER_S, zone: str = "UTC")
     if isinstance(value, datetime):
         value = value.isoformat()
     if isinstance(value, int | float) or _is_number(value):
-        number = Decimal(str(value))
-        if isinstance(value, bool) or not number.is_finite() or abs(number * unit_ns) >= _LATEST_NS:
-            raise BadValueError(f"{name} is {str(value)[:40]!r}, not a time")
-        return round(number * unit_ns)
-    text = str(value).strip()
+        try:
+            number = Decimal(str(value))
+            if number.is_finite() and abs(number * unit_ns) < _LATEST_NS:
+                return round(number * unit_ns)
+        except ArithmeticError:
+            pass
+        raise BadValueError(f"{name} is {str(value)[:40]!r}, not a time")
+    text = _COMMA_FRACTION.sub(r"\1.", str(value).strip())
     head, dot, rest = text.partition(".")
     digits = re.match(r"\d*", rest).group() if dot else ""  # type: ignore[union-attr]
     try:
@@ -130,7 +138,7 @@ def moment_ns(name: str, value: Any, unit_ns: int = NS_PER_S, zone: str = "UTC")
 def _is_number(value: Any) -> bool:
     try:
         float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return False
     return True
 
@@ -150,8 +158,26 @@ def usable(row: Row) -> Row | Dropped:
 
 
 def csv_fields(line: str) -> list[str]:
-    """Split one CSV line; traces hold no line breaks inside quotes."""
+    """Split one CSV line."""
     return next(csv.reader([line]), [])
+
+
+def csv_records(lines: Iterable[NumberedLine]) -> Iterator[tuple[int, list[str]] | Malformed]:
+    """Rows of a CSV table with the number of their first line; a quoted field may go over several lines."""
+    held: list[str] = []
+    start = 0
+    for number, line in lines:
+        start = start if held else number
+        held.append(line)
+        try:
+            yield start, next(csv.reader(["\n".join(held)], strict=True), [])
+        except csv.Error as exc:
+            if "unexpected end of data" in str(exc) and len(held) < _MOST_LINES:
+                continue
+            yield Malformed(start, f"no row of CSV ({exc}): {held[0][:80]!r}")
+        held.clear()
+    if held:
+        yield Malformed(start, f"a quoted field has no end: {held[0][:80]!r}")
 
 
 def json_object(line: str) -> dict[str, Any]:
@@ -171,6 +197,8 @@ def json_object(line: str) -> dict[str, Any]:
 
 def hash_ids(value: Any) -> tuple[int, ...]:
     """Read ids of prefix-chained blocks: whole numbers of 64 bits, or none."""
+    if value is not None and not isinstance(value, list | tuple):
+        raise BadValueError(f"hash_ids are {str(value)[:40]!r}, not a list")
     ids = tuple(value or ())
     if not all(isinstance(block, int) and not isinstance(block, bool) and abs(block) < 2**63 for block in ids):
         raise BadValueError(f"hash_ids are {str(value)[:40]!r}, not whole numbers of 64 bits")

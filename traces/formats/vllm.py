@@ -69,7 +69,10 @@ def _row(number: int, line: str, year: int) -> Row | Dropped:
         moment = datetime(year, month, day, hour, minute, second, tzinfo=UTC)
     except ValueError as exc:
         raise BadValueError(f"{stamp.group(0)!r} is no time ({exc})") from exc
-    ids, prompt, most = _TOKEN_IDS.search(line), _PROMPT.search(line), _MAX_TOKENS.search(line)
+    prompt = _PROMPT.search(line)
+    # What the user wrote may look like parameters: those stand after it.
+    told = line[prompt.end(2) :] if prompt is not None else line
+    ids, most = _TOKEN_IDS.search(told), _MAX_TOKENS.search(told)
     if ids is not None:
         inputs = ids.group(1).count(",") + 1 if ids.group(1).strip() else 0
     elif prompt is not None:
