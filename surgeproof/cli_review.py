@@ -7,16 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from surgeproof.cli_options import RUN_ID, db_option, json_option
 from surgeproof.errors import ConfigError, UsageError
 from surgeproof.records import REQUEST_CLASSES
 
 if TYPE_CHECKING:
     from surgeproof.storage.store import Store
-
-DEFAULT_DB = "sqlite:///surgeproof.db"
-db_option = click.option("--db", default=DEFAULT_DB, show_default=True, envvar="SURGEPROOF_DB", help="Database URL.")
-json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-RUN_ID = click.IntRange(1, 2**31 - 1)
 
 
 class Number(click.FloatRange):
