@@ -12,8 +12,9 @@ if run_dir:
     # Only the load: judging, with all it imports, is the parent's.
     install(SpoolingConductor(Path(run_dir)))
 else:
+    from surgeproof.locust_conductor import LocustConductor
+
     from surgeproof.ci.board import print_result
-    from surgeproof.run import LocustConductor
 
     install(LocustConductor(print_result))
 

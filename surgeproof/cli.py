@@ -226,7 +226,7 @@ def calibrate(as_json: bool) -> None:
 def recover(db: str, spool: Path | None) -> None:
     """Store and judge what killed runs left behind."""
     from surgeproof.ci.board import print_result
-    from surgeproof.run import recover_runs, recover_spool
+    from surgeproof.recovery import recover_runs, recover_spool
 
     results = [recover_spool(db, spool)] if spool else recover_runs(db)
     for result in results:

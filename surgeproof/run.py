@@ -2,13 +2,12 @@
 
 `begin_run` makes everything before the first byte, Locust carries the load in its own process and
 spools what it measures, `RunInProgress.collect` moves spools into the database, `complete` judges.
-`run_scenario` does all three for `surgeproof run`; `LocustConductor` does them for a bare `locust -f`.
+`run_scenario` does all three for `surgeproof run`; a bare `locust -f` has a conductor for them.
 """
 
 import fcntl
 import os
 import signal
-import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -20,7 +19,7 @@ import numpy as np
 
 from surgeproof.calibration import ceiling_note, load_calibration
 from surgeproof.clock import MonotonicClock
-from surgeproof.config import DEFAULT_DB, Scenario, Secrets, load_scenario, load_slo
+from surgeproof.config import Scenario, Secrets
 from surgeproof.endpoint import check_endpoint
 from surgeproof.environment import describe_environment
 from surgeproof.errors import (
@@ -39,7 +38,7 @@ from surgeproof.loadgen.engine import PLAN_FILE, SPEC_FILE, RunSpec
 from surgeproof.loadgen.plan import Plan
 from surgeproof.loadgen.sender import unsent_record
 from surgeproof.loadgen.spool import SUFFIX, Batch, HealthSample, SpoolReader, WorkerFacts
-from surgeproof.locust_process import LocustProcess, make_run_dir, remove_run_dir
+from surgeproof.locust_process import LocustProcess, remove_run_dir
 from surgeproof.planning import plan_scenario
 from surgeproof.records import Audit, GpuFacts, GpuSample, RuleVerdict, RunState, StreamRecord, Verdict
 from surgeproof.slo.burn import budgets, to_plain
@@ -55,11 +54,8 @@ from surgeproof.storage.queries import (
     get_run,
     gpu_samples,
     health_rows,
-    packed_plan,
-    run_by_uid,
     run_columns,
     stored_audit,
-    unfinished_runs,
 )
 from surgeproof.storage.store import Store, open_engine, to_json
 
@@ -376,57 +372,6 @@ def judge_stored(db_url: str, run_id: int, slo: dict[str, tuple[str, ...]] | Non
     return RunResult(run_id, verdict, tuple(verdicts), audit, stored["summary"], code)
 
 
-def recover_runs(db_url: str) -> list[RunResult]:
-    """Store and judge what killed runs left in their spools; runs that are still alive are let be.
-
-    Raises:
-        StoreError: there is no such database, or it cannot be written.
-    """
-    open_engine(db_url, create=False).dispose()
-    found = unfinished_runs(open_engine(db_url))
-    results = []
-    for row in found:
-        run_dir = Path(row["spool"] or "")
-        if not row["spool"] or not (run_dir / SPEC_FILE).exists():
-            continue
-        spec = msgspec.json.decode((run_dir / SPEC_FILE).read_bytes(), type=RunSpec)
-        plan = Plan.load(run_dir / PLAN_FILE)
-        try:
-            run = RunInProgress(Store(db_url), row["id"], spec, plan, parse_rules(spec.scenario.slo))
-        except BlockingIOError:
-            continue
-        results.append(run.complete(RunState.INTERRUPTED, EXIT_INVALID))
-    return results
-
-
-def recover_spool(db_url: str, folder: Path) -> RunResult:
-    """Add what a worker on another host kept because its master did not acknowledge it.
-
-    Args:
-        db_url: the database that holds the run.
-        folder: a copy of the worker's spool folder; it is left as it is.
-
-    Raises:
-        UsageError: the folder holds no spool, or the database not its run.
-        StoreError: the database cannot be written.
-    """
-    if not (folder / SPEC_FILE).exists():
-        raise UsageError(f"{folder} is no worker's spool: it holds no {SPEC_FILE}")
-    spec = msgspec.json.decode((folder / SPEC_FILE).read_bytes(), type=RunSpec)
-    row = run_by_uid(open_engine(db_url, create=False), spec.uid)
-    if row is None:
-        raise UsageError(f"the spool in {folder} belongs to run {spec.uid}, which this database does not hold")
-    spec = msgspec.structs.replace(spec, run_dir=str(folder))
-    store = Store(db_url)
-    packed = packed_plan(store.engine, row["id"])
-    assert packed is not None, "a plan is stored with its run"
-    plan = Plan.unpack(packed)
-    run = RunInProgress(store, row["id"], spec, plan, parse_rules(spec.scenario.slo), ours=False)
-    if row["state"] == RunState.FINISHED:
-        return run.complete(RunState.FINISHED)
-    return run.complete(RunState.INTERRUPTED, EXIT_INVALID)
-
-
 def _hold(run_dir: Path) -> IO[bytes]:
     """Lock a run's folder for as long as we live; the kernel lets go of it even when we are killed.
 
@@ -512,98 +457,6 @@ def _follow(
             return
         time.sleep(0.02 if stopped else _POLL_S)
     on_progress(run.collect())
-
-
-class LocustConductor:
-    """Makes, stores and judges the run of a bare `locust -f`.
-
-    Args:
-        report: shows the result.
-    """
-
-    def __init__(self, report: Callable[[RunResult], None]) -> None:
-        self._report = report
-        self._scenario: Scenario | None = None
-        self._path: Path | None = None
-        self._run: RunInProgress | None = None
-
-    def add_arguments(self, parser: Any) -> None:
-        """Our flags, in a group of their own."""
-        group = parser.add_argument_group("Surgeproof", "The API key is read from OPENAI_API_KEY.")
-        group.add_argument("--scenario", default="", help="Scenario YAML; its load replaces -u, -r and -t")
-        group.add_argument("--slo", default="", help="YAML file of objectives to judge the run by")
-        database = os.environ.get("SURGEPROOF_DB", DEFAULT_DB)
-        group.add_argument("--db", default=database, help="Database URL to store the run in")
-        group.add_argument("--model", default="", help="Model to ask for; default the first of /v1/models")
-        group.add_argument("--endpoint", default="", choices=["", "chat", "completions"])
-        group.add_argument("--input-len", type=int, default=0, help="Prompt tokens of each request")
-        group.add_argument("--output-len", type=int, default=0, help="Output tokens of each request")
-
-    def configure(self, options: Any) -> Scenario:
-        """The scenario, from its file and Locust's flags."""
-        given = {
-            "target.model": options.model,
-            "target.endpoint": options.endpoint,
-            "load.input_len": options.input_len,
-            "load.output_len": options.output_len,
-        }
-        overrides: dict[str, Any] = {key: value for key, value in given.items() if value}
-        if options.host:
-            overrides["target.base_url"] = _v1(options.host)
-        if options.slo:
-            overrides["slo"] = load_slo(Path(options.slo))
-        self._path = Path(options.scenario) if options.scenario else None
-        if self._path is None:
-            # Users, rate of spawning and duration are Locust's own; the mix is that of P0:P1:P2.
-            overrides |= {"name": "locust", "load.classes": {"P0": 5, "P1": 3, "P2": 1}}
-            overrides |= {
-                "load.concurrency": [options.num_users or 1],
-                "load.duration_s": options.run_time or 1.0,
-                "load.allow_long": True,
-            }
-        scenario = load_scenario(self._path, overrides)
-        if self._path is None:
-            load = msgspec.structs.replace(scenario.load, concurrency=(), duration_s=None)
-            scenario = msgspec.structs.replace(scenario, load=load)
-        parse_rules(scenario.slo)
-        if options.headless and not options.worker:
-            check_endpoint(scenario.target, self._secrets())
-        self._scenario = scenario
-        return scenario
-
-    def begin(self, options: Any, users: int) -> tuple[RunSpec, Plan]:
-        """Begin a run; a closed loop of Locust's own users gets their number."""
-        scenario = self._scenario
-        assert scenario is not None, "configure comes first"
-        if self._path is None:
-            load = msgspec.structs.replace(scenario.load, concurrency=(users,), duration_s=options.run_time)
-            scenario = msgspec.structs.replace(scenario, load=load)
-            if options.host:
-                target = msgspec.structs.replace(scenario.target, base_url=_v1(options.host))
-                scenario = msgspec.structs.replace(scenario, target=target)
-        self._run, notes = begin_run(scenario, self._secrets(), options.db, self._path, make_run_dir(options.db))
-        for note in notes:
-            sys.stderr.write(f"Note: {note}\n")
-        return self._run.spec, self._run.plan
-
-    def complete(self, *, interrupted: bool) -> int | None:
-        """Store and judge; Locust exits with our code where there were objectives."""
-        if self._run is None:
-            return None
-        state = RunState.INTERRUPTED if interrupted else RunState.FINISHED
-        result = self._run.complete(state, EXIT_SIGINT if interrupted else None)
-        self._run = None
-        self._report(result)
-        return result.exit_code if result.verdict is not None or interrupted else None
-
-    def _secrets(self) -> Secrets:
-        return Secrets.from_environment(dict(os.environ))
-
-
-def _v1(host: str) -> str:
-    """Locust's --host names a server; OpenAI's paths lie under /v1."""
-    host = host.rstrip("/")
-    return host if host.endswith("/v1") else f"{host}/v1"
 
 
 def _without_user(url: str) -> str:

@@ -1,6 +1,7 @@
 """A run beside an agent: samples are stored, shown, judged; the estimator answers on the command line."""
 
 import json
+import socket
 from pathlib import Path
 
 from surgeproof.gpu.agent import Sampler
@@ -67,3 +68,12 @@ def test_the_agent_refuses_to_be_reached_without_a_token(tmp_path: Path) -> None
     result = surgeproof("agent", "--bind", "0.0.0.0:9464", cwd=tmp_path)
     assert result.returncode == 2
     assert "name a token" in result.stderr
+
+
+def test_an_agent_on_a_used_port_is_told_in_one_sentence(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as held:
+        bind = f"127.0.0.1:{held.getsockname()[1]}"
+        refused = surgeproof("agent", "--bind", bind, cwd=tmp_path)
+    assert refused.returncode == 2
+    assert f"--bind {bind} cannot be served" in refused.stderr
+    assert "Traceback" not in refused.stderr
