@@ -17,6 +17,7 @@ from surgeproof.cli_options import (
     Pairs,
     db_option,
     json_option,
+    report_options,
     secret_options,
     secrets_of,
     shown,
@@ -152,14 +153,23 @@ def show(run_id: int, db: str, as_json: bool) -> None:
 @click.argument("run_id", type=RUN_ID)
 @click.option("--slo", type=click.Path(path_type=Path), help="YAML file of objectives; default the run's own.")
 @db_option
-def gate(run_id: int, slo: Path | None, db: str) -> None:
+@json_option
+@report_options
+def gate(run_id: int, slo: Path | None, db: str, as_json: bool, junit: Path | None, markdown: Path | None) -> None:
     """Judge a stored run again; the exit code is the verdict."""
+    import json
+
     from surgeproof.ci.board import print_result
+    from surgeproof.ci.reports import as_plain, write_reports
     from surgeproof.config import load_slo
     from surgeproof.run import judge_stored
 
     result = judge_stored(db, run_id, load_slo(slo) if slo else None)
-    print_result(result)
+    if as_json:
+        click.echo(json.dumps(as_plain(result), allow_nan=False))
+    else:
+        print_result(result)
+    write_reports(result, junit, markdown)
     sys.exit(result.exit_code)
 
 
@@ -276,7 +286,7 @@ def demo(duration: str, db: str) -> None:
     overrides = {"load.duration_s": parse_duration_s(duration, "--duration")}
     with SimProcess() as sim:
         scenario = load_scenario(DEMO_SCENARIO, overrides | {"target.base_url": sim.base_url})
-        code = run_and_show(scenario, secrets_of(None, ()), db, DEMO_SCENARIO, as_json=False)
+        code = run_and_show(scenario, secrets_of(None, ()), db, DEMO_SCENARIO, as_json=False).exit_code
     program = "surgeproof" if shutil.which("surgeproof") else sys.argv[0]
     click.echo(
         "\nThat was Surgeproof on its own simulated engine. Next:\n"

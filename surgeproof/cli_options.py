@@ -1,6 +1,7 @@
 """Options that several commands share, and what they mean."""
 
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -34,6 +35,16 @@ def secret_options(command: Any) -> Any:
     """Key and headers for the endpoint."""
     command = click.option("--header", "headers", multiple=True, type=Pairs(), help="Header K=V; repeatable.")(command)
     return click.option("--api-key", help="Bearer key; better set OPENAI_API_KEY.")(command)
+
+
+def report_options(command: Any) -> Any:
+    """Files that a pipeline reads."""
+    for option in (
+        click.option("--markdown", type=click.Path(path_type=Path), help="Write the board as Markdown."),
+        click.option("--junit", type=click.Path(path_type=Path), help="Write a JUnit file, one case an objective."),
+    ):
+        command = option(command)
+    return command
 
 
 def tls_options(command: Any) -> Any:

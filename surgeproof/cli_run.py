@@ -6,7 +6,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from surgeproof.cli_options import Pairs, db_option, json_option, secret_options, secrets_of, shown, tls_of, tls_options
+from surgeproof.cli_options import (
+    Pairs,
+    db_option,
+    json_option,
+    report_options,
+    secret_options,
+    secrets_of,
+    shown,
+    tls_of,
+    tls_options,
+)
 from surgeproof.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -70,12 +80,15 @@ if TYPE_CHECKING:
 @secret_options
 @db_option
 @json_option
+@report_options
 def run(
     arguments: tuple[str, ...],
     db: str,
     as_json: bool,
     api_key: str | None,
     headers: tuple[tuple[str, str], ...],
+    junit: Path | None,
+    markdown: Path | None,
     **flags: Any,
 ) -> None:
     """Run a load test: a SCENARIO file, flags in vLLM's spelling, or flags over a file."""
@@ -89,11 +102,16 @@ def run(
     path = paths[0] if paths else None
     flags["goodput"] = [*flags["goodput"], *bounds]
     scenario = load_scenario(path, _overrides(flags))
-    sys.exit(run_and_show(scenario, secrets_of(api_key, headers), db, path, as_json=as_json))
+    result = run_and_show(scenario, secrets_of(api_key, headers), db, path, as_json=as_json)
+    if junit or markdown:
+        from surgeproof.ci.reports import write_reports
+
+        write_reports(result, junit, markdown)
+    sys.exit(result.exit_code)
 
 
-def run_and_show(scenario: "Scenario", secrets: "Secrets", db: str, path: Path | None, *, as_json: bool) -> int:
-    """Carry a run, print its result and return the exit code."""
+def run_and_show(scenario: "Scenario", secrets: "Secrets", db: str, path: Path | None, *, as_json: bool) -> "RunResult":
+    """Carry a run, print its result and return it."""
     from surgeproof.locust_process import LocustProcess
 
     locust = LocustProcess(scenario, secrets, db)
@@ -119,7 +137,7 @@ def run_and_show(scenario: "Scenario", secrets: "Secrets", db: str, path: Path |
         if path is not None and not path.exists():
             raise StoreError(f"database {path} was removed during the run; nothing is kept")
         click.echo(f"Stored in {shown(db)}; look at it with: surgeproof ui --db {shown(db)}")
-    return result.exit_code
+    return result
 
 
 def _carried(

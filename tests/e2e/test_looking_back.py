@@ -42,6 +42,14 @@ def test_compare_finds_what_changed_and_its_exit_says_so(folder: Path) -> None:
     assert surgeproof("compare", "1", cwd=folder).returncode == 2
 
 
+def test_a_gate_writes_what_pipelines_read(folder: Path) -> None:
+    result = surgeproof("gate", "1", "--json", "--junit", "slo.xml", "--markdown", "slo.md", cwd=folder)
+    found = json.loads(result.stdout)
+    assert (found["run"], found["exit_code"]) == (1, result.returncode)
+    assert 'name="ttft p50 &lt; 60s"' in (folder / "slo.xml").read_text()
+    assert (folder / "slo.md").read_text().startswith(f"## Run 1: {found['verdict']} (exit {result.returncode})")
+
+
 def test_a_gate_refuses_objectives_that_are_none(folder: Path) -> None:
     (folder / "none.yaml").write_text("P0: []")
     (folder / "typo.yaml").write_text("PO: ['ttft p99 < 2s']")

@@ -1,0 +1,112 @@
+"""A run's result as files that pipelines read: JUnit XML, Markdown, plain data. Formats, judges nothing."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree as ET
+
+import msgspec
+
+from surgeproof.errors import ConfigError
+from surgeproof.records import RuleVerdict, Verdict
+from surgeproof.run import RunResult
+from surgeproof.slo.wording import counts_line, figure
+
+
+def write_reports(result: RunResult, junit: Path | None, markdown: Path | None) -> None:
+    """Write the reports that were asked for.
+
+    Raises:
+        ConfigError: a file cannot be written.
+    """
+    for path, text in ((junit, as_junit), (markdown, as_markdown)):
+        if path is None:
+            continue
+        try:
+            path.write_text(text(result), "utf-8")
+        except OSError as exc:
+            raise ConfigError(f"cannot write the report {path}: {exc.strerror}") from exc
+
+
+def as_junit(result: RunResult) -> str:
+    """One test case an objective: missed is a failure, what could not be judged an error."""
+    counts = {kind: str(sum(_junit_kind(v.verdict) == kind for v in result.verdicts)) for kind in ("failure", "error")}
+    suite = ET.Element(
+        "testsuite",
+        name=f"Surgeproof run {result.run_id}",
+        tests=str(len(result.verdicts)),
+        failures=counts["failure"],
+        errors=counts["error"],
+    )
+    for verdict in result.verdicts:
+        case = ET.SubElement(suite, "testcase", classname=f"slo.{verdict.request_class}", name=verdict.rule)
+        kind = _junit_kind(verdict.verdict)
+        if kind:
+            ET.SubElement(case, kind, type=str(verdict.verdict), message=_legal(verdict.reason))
+    ET.indent(suite)
+    return f'<?xml version="1.0" encoding="utf-8"?>\n{ET.tostring(suite, encoding="unicode")}\n'
+
+
+def _junit_kind(verdict: Verdict) -> str:
+    return {Verdict.PASS: "", Verdict.FAIL: "failure"}.get(verdict, "error")
+
+
+def _legal(text: str) -> str:
+    """Without the control characters that XML has no form for."""
+    return "".join(char for char in text if char.isprintable() or char in "\t\n")
+
+
+def as_markdown(result: RunResult) -> str:
+    """The board as a table, and below it why a rule did not pass and what the client's audit says."""
+    lines = [
+        f"## Run {result.run_id}: {result.verdict or 'no objectives'} (exit {result.exit_code})",
+        "",
+        counts_line(result.summary),
+        "",
+    ]
+    if result.verdicts:
+        lines += _table(result.verdicts)
+        lines += [
+            f"- {v.request_class} {_cell(v.rule)}: {_cell(v.reason)}"
+            for v in result.verdicts
+            if v.verdict is not Verdict.PASS
+        ]
+    lines += [f"- client audit, {check.name}: {_cell(check.remedy)}" for check in result.audit.breaches]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _table(verdicts: Sequence[RuleVerdict]) -> list[str]:
+    head = ("class", "objective", "observed", "95 % bounds", "n", "attained", "verdict")
+    rows = [
+        (
+            v.request_class,
+            v.rule,
+            figure(v.observed, v.unit),
+            f"{figure(v.interval.low, v.unit)} – {figure(v.interval.high, v.unit)}",
+            str(v.n),
+            "–" if v.attainment is None else f"{v.attainment * 100:.6g} %",
+            str(v.verdict),
+        )
+        for v in verdicts
+    ]
+    return [
+        f"| {' | '.join(head)} |",
+        f"|{'---|' * len(head)}",
+        *(f"| {' | '.join(map(_cell, row))} |" for row in rows),
+        "",
+    ]
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("\n", " ")
+
+
+def as_plain(result: RunResult) -> dict[str, Any]:
+    """Verdict, exit code, objectives and audit as plain data; the run's figures are `runs show --json`'s."""
+    return {
+        "run": result.run_id,
+        "verdict": str(result.verdict) if result.verdict else None,
+        "exit_code": result.exit_code,
+        "verdicts": msgspec.to_builtins(result.verdicts),
+        "audit": msgspec.to_builtins(result.audit),
+    }

@@ -1,0 +1,58 @@
+"""Reports for pipelines: what a JUnit reader and a Markdown reader get of one judged run."""
+
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+import pytest
+
+from surgeproof.ci.reports import as_junit, as_markdown, as_plain, write_reports
+from surgeproof.errors import ConfigError
+from surgeproof.records import Audit, AuditCheck, Verdict
+from surgeproof.run import RunResult
+from surgeproof.slo.rules import parse_rules
+from surgeproof.slo.summary import summarise
+from surgeproof.slo.verdict import judge
+from tests.slo.columns import measured
+
+
+def judged(audit: Audit | None = None) -> RunResult:
+    """400 requests of 100 ms under one rule that passes, one that fails, and one that needs more of them."""
+    held = measured([100.0] * 400)
+    rules = parse_rules({"P0": ("ttft p99 < 350ms", "ttft p99 < 50ms", "success >= 99.99%")})
+    verdicts = tuple(judge(held, rules, Audit()))
+    return RunResult(7, Verdict.FAIL, verdicts, audit or Audit(), summarise(held), 3)
+
+
+def test_junit_has_a_case_for_each_objective() -> None:
+    suite = ET.fromstring(as_junit(judged()))
+    assert (suite.get("tests"), suite.get("failures"), suite.get("errors")) == ("3", "1", "1")
+    passed, failed, unclear = suite.findall("testcase")
+    assert (passed.get("classname"), passed.get("name"), len(passed)) == ("slo.P0", "ttft p99 < 350ms", 0)
+    assert failed.find("failure") is not None
+    error = unclear.find("error")
+    assert error is not None
+    assert error.get("type") == "INCONCLUSIVE"
+    assert "more requests like these would decide" in (error.get("message") or "")
+
+
+def test_markdown_shows_the_board_and_the_audit() -> None:
+    breach = Audit((AuditCheck("send_lag_p99", 9.0, 5.0, "ms", False, "use --processes 4 | or less"),))
+    text = as_markdown(judged(breach))
+    assert text.startswith("## Run 7: FAIL (exit 3)\n")
+    assert "| P0 | ttft p99 < 350ms | 100.0 ms |" in text
+    assert "client audit, send_lag_p99: use --processes 4 \\| or less" in text
+    table = [line for line in text.splitlines() if line.startswith("|")]
+    assert {line.replace("\\|", "").count("|") for line in table} == {8}
+
+
+def test_plain_data_names_the_exit_code() -> None:
+    plain = as_plain(judged())
+    assert (plain["run"], plain["verdict"], plain["exit_code"]) == (7, "FAIL", 3)
+    assert [verdict["verdict"] for verdict in plain["verdicts"]] == ["PASS", "FAIL", "INCONCLUSIVE"]
+
+
+def test_a_report_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="cannot write the report"):
+        write_reports(judged(), tmp_path / "no" / "slo.xml", None)
+    write_reports(judged(), tmp_path / "slo.xml", tmp_path / "slo.md")
+    assert (tmp_path / "slo.md").read_text().startswith("## Run 7")
