@@ -12,9 +12,8 @@ if run_dir:
     # Only the load: judging, with all it imports, is the parent's.
     install(SpoolingConductor(Path(run_dir)))
 else:
-    from surgeproof.locust_conductor import LocustConductor
-
     from surgeproof.ci.board import print_result
+    from surgeproof.locust_conductor import LocustConductor
 
     install(LocustConductor(print_result))
 
