@@ -9,7 +9,7 @@ from rich.text import Text
 from surgeproof.ci.terminal import new_console
 from surgeproof.records import Audit, RuleVerdict, Verdict
 from surgeproof.run import RunResult
-from surgeproof.slo.wording import counts_line, figure, notices
+from surgeproof.slo.wording import BOARD, board_row, counts_line, notices
 
 _COLOURS = {"PASS": "green", "FAIL": "red", "INCONCLUSIVE": "yellow", "INVALID": "magenta"}
 _SHOWN_LATENCIES = ("ttft", "first_answer", "tpot", "max_gap", "e2e")
@@ -53,20 +53,12 @@ def print_board(verdicts: tuple[RuleVerdict, ...], console: Console) -> None:
 def board_table(verdicts: tuple[RuleVerdict, ...]) -> Table:
     """Class, objective, what was observed, attainment, verdict."""
     table = Table(title="SLO board", title_justify="left", show_edge=False)
-    for name in ("class", "objective", "observed", "95 % bounds", "n", "attained", "verdict"):
+    for name in BOARD:
         right = name in ("observed", "n", "attained")
         table.add_column(name, justify="right" if right else "left", overflow="fold", no_wrap=name == "verdict")
     for verdict in verdicts:
-        colour = _COLOURS[str(verdict.verdict)]
-        table.add_row(
-            verdict.request_class,
-            verdict.rule,
-            figure(verdict.observed, verdict.unit),
-            f"{figure(verdict.interval.low, verdict.unit)} – {figure(verdict.interval.high, verdict.unit)}",
-            str(verdict.n),
-            "–" if verdict.attainment is None else f"{verdict.attainment * 100:.6g} %",
-            Text(str(verdict.verdict), style=colour),
-        )
+        *cells, word = board_row(verdict)
+        table.add_row(*cells, Text(word, style=_COLOURS[word]))
     return table
 
 

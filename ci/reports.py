@@ -10,7 +10,7 @@ import msgspec
 from surgeproof.errors import ConfigError
 from surgeproof.records import RuleVerdict, Verdict
 from surgeproof.run import RunResult
-from surgeproof.slo.wording import counts_line, figure
+from surgeproof.slo.wording import BOARD, board_row, counts_line
 
 
 def write_reports(result: RunResult, junit: Path | None, markdown: Path | None) -> None:
@@ -76,23 +76,10 @@ def as_markdown(result: RunResult) -> str:
 
 
 def _table(verdicts: Sequence[RuleVerdict]) -> list[str]:
-    head = ("class", "objective", "observed", "95 % bounds", "n", "attained", "verdict")
-    rows = [
-        (
-            v.request_class,
-            v.rule,
-            figure(v.observed, v.unit),
-            f"{figure(v.interval.low, v.unit)} – {figure(v.interval.high, v.unit)}",
-            str(v.n),
-            "–" if v.attainment is None else f"{v.attainment * 100:.6g} %",
-            str(v.verdict),
-        )
-        for v in verdicts
-    ]
     return [
-        f"| {' | '.join(head)} |",
-        f"|{'---|' * len(head)}",
-        *(f"| {' | '.join(map(_cell, row))} |" for row in rows),
+        f"| {' | '.join(BOARD)} |",
+        f"|{'---|' * len(BOARD)}",
+        *(f"| {' | '.join(map(_cell, board_row(verdict)))} |" for verdict in verdicts),
         "",
     ]
 

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+from surgeproof.records import RuleVerdict
 from surgeproof.slo.compare import Difference
 
 
@@ -72,6 +73,23 @@ def figure(value: float | None, unit: str) -> str:
     if unit == "%":
         return f"{value * 100:.5g} %"
     return f"{number(value)}{unit}" if unit == "/s" else f"{value:.1f} {unit}"
+
+
+BOARD = ("class", "objective", "observed", "95 % bounds", "n", "attained", "verdict")
+"""Columns of the SLO board."""
+
+
+def board_row(verdict: RuleVerdict) -> tuple[str, ...]:
+    """One objective's cells."""
+    return (
+        verdict.request_class,
+        verdict.rule,
+        figure(verdict.observed, verdict.unit),
+        f"{figure(verdict.interval.low, verdict.unit)} – {figure(verdict.interval.high, verdict.unit)}",
+        str(verdict.n),
+        "–" if verdict.attainment is None else f"{verdict.attainment * 100:.6g} %",
+        str(verdict.verdict),
+    )
 
 
 def difference(d: Difference) -> str:

@@ -3,7 +3,7 @@
 import pandas as pd
 import streamlit as st
 
-from surgeproof.slo.wording import counts_line, figure, notices, when
+from surgeproof.slo.wording import BOARD, board_row, counts_line, notices, when
 from surgeproof.storage.queries import stored_audit, stored_verdicts
 from surgeproof.webui import charts, data
 
@@ -33,19 +33,9 @@ for notice in notices(run["summary"]):
 verdicts = stored_verdicts(run)
 if verdicts:
     st.subheader("SLO board")
-    board = pd.DataFrame(
-        {
-            "class": rule.request_class,
-            "objective": rule.rule,
-            "observed": figure(rule.observed, rule.unit),
-            "95 % bounds": f"{figure(rule.interval.low, rule.unit)} – {figure(rule.interval.high, rule.unit)}",
-            "n": rule.n,
-            "attained": "–" if rule.attainment is None else f"{rule.attainment:.2%}",
-            "verdict": str(rule.verdict),
-            "why": rule.reason,
-        }
-        for rule in verdicts
-    )
+    board = pd.DataFrame([*board_row(rule), rule.reason] for rule in verdicts)
+    board.columns = pd.Index([*BOARD, "why"])
+    board["n"] = [rule.n for rule in verdicts]  # a number, so that the table sorts by it
     st.dataframe(board, hide_index=True, width="stretch")
 
 st.subheader("Latency from the planned time")
