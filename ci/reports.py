@@ -29,20 +29,23 @@ def write_reports(result: RunResult, junit: Path | None, markdown: Path | None) 
 
 
 def as_junit(result: RunResult) -> str:
-    """One test case an objective: missed is a failure, what could not be judged an error."""
-    counts = {kind: str(sum(_junit_kind(v.verdict) == kind for v in result.verdicts)) for kind in ("failure", "error")}
+    """One test case an objective: missed is a failure, what could not be judged an error; so is a breached audit."""
+    cases = [
+        (f"slo.{v.request_class}", v.rule, _junit_kind(v.verdict), str(v.verdict), v.reason) for v in result.verdicts
+    ]
+    cases += [("audit", check.name, "error", "INVALID", check.remedy) for check in result.audit.breaches]
+    kinds = [kind for _, _, kind, _, _ in cases]
     suite = ET.Element(
         "testsuite",
         name=f"Surgeproof run {result.run_id}",
-        tests=str(len(result.verdicts)),
-        failures=counts["failure"],
-        errors=counts["error"],
+        tests=str(len(cases)),
+        failures=str(kinds.count("failure")),
+        errors=str(kinds.count("error")),
     )
-    for verdict in result.verdicts:
-        case = ET.SubElement(suite, "testcase", classname=f"slo.{verdict.request_class}", name=verdict.rule)
-        kind = _junit_kind(verdict.verdict)
+    for of, name, kind, word, reason in cases:
+        case = ET.SubElement(suite, "testcase", classname=of, name=_legal(name))
         if kind:
-            ET.SubElement(case, kind, type=str(verdict.verdict), message=_legal(verdict.reason))
+            ET.SubElement(case, kind, type=word, message=_legal(reason))
     ET.indent(suite)
     return f'<?xml version="1.0" encoding="utf-8"?>\n{ET.tostring(suite, encoding="unicode")}\n'
 

@@ -91,6 +91,12 @@ def compare(before: Measured, after: Measured, policy: Policy | None = None) -> 
     return [_judged(difference, policy, unbounded) for difference in holm(found)]
 
 
+def lost(before: Measured, after: Measured) -> list[str]:
+    """Figures of all requests that the first run has and the other has not: too little was answered, or streamed."""
+    held = figures_of(after, group_mask(after, "all"))
+    return [metric for metric in figures_of(before, group_mask(before, "all")) if metric not in held]
+
+
 def groups(*runs: Measured) -> list[str]:
     """`all`, the classes that occur in every run, and the buckets of input length that hold enough requests."""
     names = ["all"]

@@ -182,7 +182,7 @@ def ratio_interval(sums: Floats, weights: Floats) -> Interval:
     residuals = sums - ratio * weights
     error = math.sqrt(blocks / (blocks - 1) * float((residuals**2).sum())) / float(weights.sum())
     half = _t_quantile(blocks - 1) * error
-    return Interval(ratio - half, ratio + half)
+    return Interval(float(ratio - half), float(ratio + half))
 
 
 @functools.cache

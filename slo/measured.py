@@ -99,7 +99,9 @@ class Measured:
         if metric == "tpot":
             return self.numbers["tpot_ns"] / 1e6
         if metric == "max_gap":
-            return self.numbers["max_gap_ns"] / 1e6
+            # All in one read: the gaps inside it were not seen.
+            gaps = self.numbers["max_gap_ns"] / 1e6
+            return np.where(gaps > 0, gaps, np.nan)
         end = {"ttft": "first_token_at_ns", "first_answer": "first_answer_at_ns", "e2e": "done_at_ns"}[metric]
         start = "intended_at_ns" if view == "response" else "sent_at_ns"
         return self.columns.between_ms(end, start)
@@ -107,14 +109,17 @@ class Measured:
     def unknown(self, metric: str) -> Mask:
         """Answered requests that had a latency which was not seen; those that had none are not among them.
 
-        One token or one event has no time per token and no gap, an answer without text no first text.
+        One token has no time per token, one event no gap, a streamed answer without text no first text.
         """
         unseen = self.ok & np.isnan(self.latency_ms(metric))
+        events, tokens = self.numbers["token_events"], self.numbers["output_tokens"]
         if metric == "first_answer":
-            return unseen & False
-        if metric in ("tpot", "max_gap"):
-            unseen &= ~(self.numbers["token_events"] <= 1)
-        return unseen & ~(self.numbers["output_tokens"] <= 1) if metric == "tpot" else unseen
+            unseen &= np.isnan(self.latency_ms("ttft"))
+        elif metric == "max_gap":
+            unseen &= events != 1
+        elif metric == "tpot":
+            unseen &= ~((tokens <= 1) | (np.isnan(tokens) & (events == 1)))
+        return unseen
 
     def fluidity(self, first_ms: float, next_ms: float) -> Floats:
         """The fluidity index of every record; NaN where its arrivals are not known."""
@@ -139,14 +144,17 @@ class Measured:
         return float(np.nansum(spent)) / (end - start) if end > start else 0.0
 
     def gpu_coverage(self, field: str) -> float:
-        """Share of 20 equal parts of the run that hold a sample of a field."""
-        _, at_s = self.gpu_values(field)
+        """Share of 20 equal parts of the run that hold a sample of a field, of the GPU that has the fewest."""
         start, end = self.window_s(self.judged)
         if end <= start or not self.count:
             return 0.0
-        origin_s = float(self.columns.integers("intended_at_ns").min()) / 1e9
-        place = (at_s - origin_s - start) / (end - start) * 20
-        return len(np.unique(place[(place >= 0) & (place < 20)].astype(np.int64))) / 20
+        origin_ns = int(self.columns.integers("intended_at_ns").min()) + round(start * 1e9)
+        parts: dict[str, set[int]] = {sample.gpu: set() for sample in self._gpu}
+        for sample in self._gpu:
+            place = (sample.at_ns - origin_ns) / 1e9 / (end - start) * 20
+            if getattr(sample, field) is not None and 0 <= place < 20:
+                parts[sample.gpu].add(int(place))
+        return min((len(held) for held in parts.values()), default=0) / 20
 
     def window_s(self, mask: Mask) -> tuple[float, float]:
         """The load window of some records: first planned time to the last end, seconds."""

@@ -181,6 +181,8 @@ def parse_rule(text: str) -> Rule:
         return rule
     if rule.metric == "inter_chunk":
         raise RuleError(f"SLO rule {text!r}: gaps are kept by class only: inter_chunk takes no 'where'")
+    if rule.metric in GPU_METRICS:
+        raise RuleError(f"SLO rule {text!r}: a GPU serves all requests at once: {rule.metric} takes no 'where'")
     return msgspec.structs.replace(
         rule, selectors=tuple(_selector(text, part) for part in re.split(r" and ", where, flags=re.IGNORECASE))
     )

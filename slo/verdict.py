@@ -94,7 +94,7 @@ def _judge_gpu(measured: Measured, name: str, rule: Rule) -> RuleVerdict:
     values = values / scale
     if rule.metric == "gpu_memory_per_request":
         if measured.in_flight() <= 0:
-            return _without_answers(name, rule, 0, 0, 0)
+            return _without_answers(name, rule)
         values = values * measured.gpu_count() / measured.in_flight()
     n, condition = len(values), rule.conditions[0]
     if rule.aggregate == "mean":
@@ -125,7 +125,7 @@ def _judge_flow(measured: Measured, name: str, rule: Rule, mask: Mask) -> RuleVe
     assert rule.deadlines_ms is not None, "parsed so"
     index = np.where(measured.ok, measured.fluidity(*rule.deadlines_ms), 0.0)
     chosen = mask & ~np.isnan(index)
-    n = int(chosen.sum())
+    n, unknown = int(chosen.sum()), int((mask & np.isnan(index)).sum())
     if n == 0:
         decision = (Verdict.INCONCLUSIVE, "no arrival times were kept for this class")
         return _verdict(name, rule, "%", None, 0, Interval(None, None), decision)
@@ -133,12 +133,22 @@ def _judge_flow(measured: Measured, name: str, rule: Rule, mask: Mask) -> RuleVe
     condition = rule.conditions[0]
     if rule.quantile is None:
         interval = mean_interval(values, at_s)
-        return _verdict(name, rule, "%", float(values.mean()), n, interval, _decide_value(rule, interval))
+        decision = _decide_value(rule, interval)
+        if unknown:
+            decision = _turned(decision, unknown)
+        return _verdict(name, rule, "%", float(values.mean()), n, interval, decision)
     hits = values > condition.bound if condition.comparison == ">" else values >= condition.bound
     deff = design_effect(hits, at_s)
     decision = _decide_share(int(hits.sum()), n, deff, rule.quantile, "flowed so")
+    if unknown and not _stands(decision[0], int(hits.sum()) / deff, n / deff, unknown / deff, rule.quantile):
+        decision = _turned(decision, unknown)
     attained = float(hits.mean())
     return _verdict(name, rule, "%", attained, n, share_interval(hits.sum() / deff, n / deff), decision, attained)
+
+
+def _turned(decision: tuple[Verdict, str], unknown: int) -> tuple[Verdict, str]:
+    """What was not seen could make the verdict another one."""
+    return Verdict.INCONCLUSIVE, f"{decision[1]}; {unknown} answers without this figure could turn it"
 
 
 def _judge_gaps(measured: Measured, name: str, rule: Rule) -> RuleVerdict:
@@ -161,7 +171,10 @@ def _judge_gaps(measured: Measured, name: str, rule: Rule) -> RuleVerdict:
     hits, counts = by_block[:, good].sum(axis=1), by_block.sum(axis=1)
     share, kept = rule.quantile, answered / max(1, answered + failed)
     attained = float(hits.sum() / n) * kept
-    interval = _scaled(ratio_interval(hits.astype(np.float64), counts.astype(np.float64)), kept)
+    interval = ratio_interval(hits.astype(np.float64), counts.astype(np.float64))
+    if failed:
+        deff = design_effect(measured.ok[of_class], measured.times_s["intended_at_ns"][of_class])
+        interval = _product(interval, share_interval(answered / deff, (answered + failed) / deff))
     below = np.cumsum(by_block.sum(axis=0))
     rank = max(1.0, np.ceil(share / kept * n - 1e-9))
     observed = float(values[np.searchsorted(below, rank)]) if rank <= n else None
@@ -182,10 +195,11 @@ def _judge_gaps(measured: Measured, name: str, rule: Rule) -> RuleVerdict:
     return _verdict(name, rule, "ms", observed, n, Interval(None, None), decision, attained)
 
 
-def _scaled(interval: Interval, factor: float) -> Interval:
-    if interval.low is None or interval.high is None:
-        return interval
-    return Interval(interval.low * factor, interval.high * factor)
+def _product(left: Interval, right: Interval) -> Interval:
+    """Bounds of the product of two shares."""
+    if left.low is None or left.high is None or right.low is None or right.high is None:
+        return Interval(None, None)
+    return Interval(left.low * right.low, left.high * right.high)
 
 
 def _judge_gap_value(name: str, rule: Rule, by_block: Counts, values: Floats, failed: int) -> RuleVerdict:
@@ -240,25 +254,25 @@ def _judge_quantile(measured: Measured, name: str, rule: Rule, mask: Mask) -> Ru
     met, told = meets(measured, list(rule.conditions))
     chosen = mask & told
     n, untold = int(chosen.sum()), int((mask & ~told).sum())
-    if n == 0 or not (chosen & measured.ok).any():
-        return _without_answers(name, rule, n, untold, int((chosen & ~measured.ok).sum()))
+    if n == 0:
+        return _without_answers(name, rule, untold)
     hits = int((met & chosen).sum())
     at_s = measured.times_s["intended_at_ns"][chosen]
-    condition = rule.conditions[0]
-    values = measured.latency_ms(condition.metric, condition.view)
-    values = np.where(measured.ok, values, np.inf)[chosen]
-    ordered = np.sort(values[~np.isnan(values)])
-    observed = quantile(ordered, share)
-    deff = max(design_effect(met[chosen], at_s), design_effect(values <= observed, at_s))
+    deff = design_effect(met[chosen], at_s)
     if len(rule.conditions) > 1:
         observed, interval, unit = hits / n, share_interval(hits / deff, n / deff), "%"
     else:
-        interval, unit = quantile_interval(ordered, share, deff), "ms"
+        condition = rule.conditions[0]
+        values = np.where(measured.ok, measured.latency_ms(condition.metric, condition.view), np.inf)[chosen]
+        ordered = np.sort(values)
+        observed, unit = quantile(ordered, share), "ms"
+        deff = max(deff, design_effect(values <= observed, at_s))
+        interval = quantile_interval(ordered, share, deff)
     decision = _decide_share(hits, n, deff, share, "met the bound")
     unseen = np.logical_or.reduce([measured.unknown(one.metric) for one in rule.conditions])
     unknown = int((mask & ~told & unseen).sum())
     if unknown and not _stands(decision[0], hits / deff, n / deff, unknown / deff, share):
-        decision = (Verdict.INCONCLUSIVE, f"{decision[1]}; {unknown} answers without this figure could turn it")
+        decision = _turned(decision, unknown)
     elif untold:
         decision = (decision[0], f"{decision[1]}; {untold} answers without this figure left out")
     shown = observed if np.isfinite(observed) else None
@@ -292,20 +306,23 @@ def _decide_share(
     return Verdict.INCONCLUSIVE, f"{told}; {max(total - n, 1)} more {of} like these would decide"
 
 
-def _without_answers(name: str, rule: Rule, n: int, untold: int, failed: int) -> RuleVerdict:
-    unit = "ms" if len(rule.conditions) == 1 else "%"
-    if failed and rule.quantile is not None:
-        decision = _decide_share(0, failed, 1.0, rule.quantile, "met the bound")
-    elif failed and not untold:
+def _without_answers(name: str, rule: Rule, untold: int = 0, failed: int = 0) -> RuleVerdict:
+    if failed and not untold:
         decision = (Verdict.FAIL, f"all {failed} requests failed")
     elif untold:
-        decision = (
-            Verdict.INCONCLUSIVE,
-            f"not evaluable: {untold} of {untold} answers have no {rule.metric}",
-        )
+        what = rule.metric if len(rule.conditions) == 1 else "figures for all conditions"
+        decision = (Verdict.INCONCLUSIVE, f"not evaluable: {untold} of {untold} answers have no {what}")
     else:
         decision = (Verdict.INCONCLUSIVE, "no request of this class was measured")
-    return _verdict(name, rule, unit, None, n, Interval(None, None), decision)
+    return _verdict(name, rule, _unit(rule), None, 0, Interval(None, None), decision)
+
+
+def _unit(rule: Rule) -> str:
+    if rule.metric in GPU_METRICS:
+        return GPU_FIELDS[rule.metric][1].upper()
+    if rule.metric in RATES:
+        return "/s"
+    return "ms" if rule.metric in LATENCIES and len(rule.conditions) == 1 else "%"
 
 
 def _judge_aggregate(measured: Measured, name: str, rule: Rule, mask: Mask) -> RuleVerdict:
@@ -316,7 +333,7 @@ def _judge_aggregate(measured: Measured, name: str, rule: Rule, mask: Mask) -> R
     chosen = mask & measured.ok & ~np.isnan(values)
     n = int(chosen.sum())
     if n == 0:
-        return _without_answers(name, rule, 0, int((mask & measured.ok).sum()), failed)
+        return _without_answers(name, rule, int((mask & measured.ok).sum()), failed)
     known = values[chosen]
     if rule.aggregate == "mean":
         observed = float(known.mean())
@@ -326,15 +343,17 @@ def _judge_aggregate(measured: Measured, name: str, rule: Rule, mask: Mask) -> R
         interval = Interval(observed, observed)
     decision = _unless_failed(rule, failed, _decide_value(rule, interval))
     unknown = int((mask & measured.unknown(condition.metric)).sum())
-    if unknown and decision[0] is Verdict.PASS:
-        decision = (Verdict.INCONCLUSIVE, f"{decision[1]}; {unknown} answers without this figure could turn it")
+    # What was not seen can only lower a minimum and raise a maximum; it can move a mean either way.
+    stands = {"min": Verdict.PASS, "max": Verdict.FAIL}.get(rule.aggregate or "")
+    if unknown and not failed and decision[0] is not stands:
+        decision = _turned(decision, unknown)
     return _verdict(name, rule, "ms", observed, n, interval, decision)
 
 
 def _judge_share(measured: Measured, name: str, rule: Rule, mask: Mask) -> RuleVerdict:
     n = int(mask.sum())
     if n == 0:
-        return _without_answers(name, rule, 0, 0, 0)
+        return _without_answers(name, rule)
     hit = {"success": measured.ok, "shed": measured.shed, "errors": ~measured.ok}[rule.metric] & mask
     hits = int(hit.sum())
     condition = rule.conditions[0]
@@ -353,7 +372,7 @@ def _judge_rate(measured: Measured, name: str, rule: Rule, mask: Mask) -> RuleVe
     start, end = measured.window_s(mask)
     n = int(chosen.sum())
     if not mask.any() or end <= start:
-        return _without_answers(name, rule, 0, 0, 0)
+        return _without_answers(name, rule)
     if n == 0:
         interval = Interval(0.0, 0.0)
         return _verdict(name, rule, "/s", 0.0, 0, interval, _decide_value(rule, interval))
@@ -366,7 +385,7 @@ def _judge_rate(measured: Measured, name: str, rule: Rule, mask: Mask) -> RuleVe
         amounts = amounts / measured.gpu_count()
     unknown = int(np.isnan(amounts).sum())
     if unknown == n:
-        return _without_answers(name, rule, n, unknown, 0)
+        return _without_answers(name, rule, unknown)
     amounts = np.nan_to_num(amounts)
     observed = float(amounts.sum() / (end - start))
     interval = rate_interval(amounts, measured.times_s["done_at_ns"][chosen] - start, end - start)

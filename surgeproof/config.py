@@ -9,6 +9,7 @@ import difflib
 import math
 import os
 import re
+from datetime import date
 from pathlib import Path
 from typing import Any, Literal
 
@@ -257,7 +258,7 @@ def convert_scenario(raw: dict[str, Any], place: str) -> Scenario:
     _refuse_unknown(raw, Scenario, place, "")
     if isinstance(raw.get("metadata"), dict):
         # YAML reads `build: 41` as a number; a tag is a text.
-        numbers = {key: str(value) for key, value in raw["metadata"].items() if isinstance(value, int | float)}
+        numbers = {key: str(value) for key, value in raw["metadata"].items() if isinstance(value, int | float | date)}
         raw = raw | {"metadata": raw["metadata"] | numbers}
     try:
         msgspec.json.encode(raw)
@@ -379,7 +380,7 @@ def _closed_by_cap(scenario: Scenario, overrides: dict[str, Any]) -> Scenario:
     load = scenario.load
     unlimited = load.request_rate is None or math.isinf(load.request_rate)
     capped = load.max_concurrency != DEFAULT_MAX_CONCURRENCY or "load.max_concurrency" in overrides
-    if unlimited and capped and not load.concurrency and load.trace is None:
+    if unlimited and capped and not load.concurrency and load.trace is None and load.profile is None:
         load = msgspec.structs.replace(load, concurrency=(load.max_concurrency,))
         return msgspec.structs.replace(scenario, load=load)
     return scenario
@@ -432,7 +433,7 @@ def _problems(scenario: Scenario) -> list[str]:
         "request_rate": load.request_rate, "burstiness": load.burstiness, "speedup": load.speedup,
         "limit": load.limit, "max_concurrency": load.max_concurrency, "duration_s": load.duration_s,
         "num_prompts": load.num_prompts, "input_len": load.input_len, "output_len": load.output_len,
-        "words_per_token": load.words_per_token,
+        "words_per_token": load.words_per_token, "block_tokens": load.block_tokens,
     }  # fmt: skip
     found += [f"load.{key} must be above 0, not {value:g}" for key, value in positive.items()
               if value is not None and not value > 0]  # fmt: skip
@@ -456,6 +457,9 @@ def _unusable_numbers(scenario: Scenario) -> list[str]:
         "target.timeouts.first_token_s": timeouts.first_token_s,
         "target.timeouts.total_s": timeouts.total_s,
         "target.temperature": scenario.target.temperature,
+        "load.burstiness": load.burstiness,
+        "load.speedup": load.speedup,
+        "load.words_per_token": load.words_per_token,
     }
     numbers |= {f"load.classes.{name}": weight for name, weight in load.classes.items()}
     found = [place for place, value in numbers.items() if value is not None and not 0 <= value < math.inf]
@@ -478,10 +482,11 @@ def _too_much(scenario: Scenario) -> list[str]:
     if load.duration_s is not None and load.duration_s > LONGEST_UNASKED_S and not load.allow_long:
         days = load.duration_s / 86_400
         found.append(f"load.duration_s: {days:.1f} days; shorten it, or confirm with --allow-long (load.allow_long)")
-    requests = load.num_prompts or 0.0
+    limits = [float(count) for count in (load.num_prompts, load.limit) if count is not None]
     if load.request_rate is not None and load.duration_s is not None and not math.isinf(load.request_rate):
-        asked = load.request_rate * load.duration_s
-        requests = min(asked, requests) if requests else asked
+        limits.append(load.request_rate * load.duration_s)
+    # A trace that is replayed as it is holds no more than its rows.
+    requests = min(limits, default=0.0) if load.trace is None or load.request_rate is not None else 0.0
     if requests * max(1, len(load.concurrency)) > MOST_REQUESTS:
         found.append(f"the load asks for {requests:.3g} requests; {MOST_REQUESTS:,} is the most that one run plans")
     if max(load.input_len, load.output_len) > _MOST_TOKENS:

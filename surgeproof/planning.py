@@ -6,7 +6,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from surgeproof.config import LONGEST_UNASKED_S, LoadConfig, Scenario
+from surgeproof.config import LONGEST_UNASKED_S, MOST_REQUESTS, LoadConfig, Scenario
 from surgeproof.errors import ConfigError
 from surgeproof.loadgen import arrivals
 from surgeproof.loadgen.plan import (
@@ -100,7 +100,7 @@ def _replay_plan(load: LoadConfig, trace: Trace) -> Plan:
     """The trace as it was recorded: window, speed-up, then limits."""
     points = trace.points
     if load.window_s is not None:
-        start, end = (round(edge * 1e9) for edge in load.window_s)
+        start, end = (round(min(edge, 9e9) * 1e9) for edge in load.window_s)
         points = [point for point in points if start <= point.at_ns < end]
     points = points[: _count_limit(load)]
     times = replay_times(points, load.speedup)
@@ -169,19 +169,23 @@ def _mean_rate_sent(load: LoadConfig, profile: Profile) -> float:
         return profile.arrivals.mean_rate_per_s
     length_s = load.duration_s * load.speedup
     ends_s, counts = _cumulative(profile, length_s)
-    mean = float(np.interp(length_s, ends_s, counts)) / length_s
+    length_s = min(length_s, float(ends_s[-1]))
+    mean = float(np.interp(length_s, ends_s, counts)) / length_s if length_s > 0 else 0.0
     # A stretch without any traffic cannot be scaled to some.
     return mean if mean > 0 else profile.arrivals.mean_rate_per_s
 
 
 def _compression(load: LoadConfig, profile: Profile, rate_per_s: float) -> float:
     """How much faster the profile must pass so that as long a stretch as the run sends comes at a rate."""
+    overall = rate_per_s / profile.arrivals.mean_rate_per_s
     if load.duration_s is None:
-        return rate_per_s / profile.arrivals.mean_rate_per_s
+        return overall
     length_s = load.duration_s * load.speedup
     wanted = rate_per_s * length_s
     ends_s, counts = _cumulative(profile, 2 * wanted / profile.arrivals.mean_rate_per_s + profile.arrivals.span_s)
-    return float(np.interp(wanted, counts, ends_s)) / length_s
+    # A recording that holds too few requests ends before the run does, at its own rate made that of the run.
+    factor = float(np.interp(wanted, counts, ends_s)) / length_s if wanted <= counts[-1] else overall
+    return factor if factor > 0 else overall
 
 
 def _cumulative(profile: Profile, until_s: float) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
@@ -206,15 +210,25 @@ def _profile_requests(load: LoadConfig, profile: Profile) -> tuple[npt.NDArray[n
         return at_s[within], lengths[within]
     if load.duration_s is not None:
         needed = max(1, int(np.ceil(load.duration_s * load.speedup / arrivals.coarse_window_s)))
+        _refuse_too_many(needed)
         arrivals = msgspec.structs.replace(
             arrivals, rates_per_s=tuple(np.resize(np.array(arrivals.rates_per_s), needed).tolist())
         )
+    _refuse_too_many(sum(arrivals.rates_per_s) * arrivals.coarse_window_s)
     until_s = load.duration_s * load.speedup if load.duration_s is not None else None
     at_s = simulate_pgar(arrivals, arrival_rng(load.seed), conserve_count=load.conserve_count, until_s=until_s)
     lengths = profile.draw_lengths(at_s % profile.arrivals.span_s, length_rng(load.seed))
     at_s = at_s / load.speedup
     within = at_s < (load.duration_s or np.inf)
     return at_s[within], lengths[within]
+
+
+def _refuse_too_many(count: float) -> None:
+    if count > MOST_REQUESTS:
+        raise ConfigError(
+            f"the profile comes to {count:.3g} requests or windows at this rate, speedup and duration; "
+            f"{MOST_REQUESTS:,} is the most that one run plans"
+        )
 
 
 def _closed_plan(load: LoadConfig, trace: Trace | None) -> Plan:

@@ -16,7 +16,7 @@ from surgeproof.records import RunState, Verdict
 from surgeproof.run import measured_run
 from surgeproof.slo.baseline import DAY_NS, BaselineReport, choose_history, deviations, explain
 from surgeproof.slo.breaker import Breaker, breaker
-from surgeproof.slo.compare import Difference, Policy, compare, figures_of, group_mask, groups
+from surgeproof.slo.compare import Difference, Policy, compare, figures_of, group_mask, groups, lost
 from surgeproof.slo.decision import Action, Decision, decide
 from surgeproof.slo.measured import Measured
 from surgeproof.slo.vllm_result import vllm_result
@@ -55,18 +55,28 @@ def comparison_notes(db_url: str, run_ids: Sequence[int]) -> list[str]:
         for run in runs[1:]
         if (run["plan"] or {}).get("digest") != (first["plan"] or {}).get("digest")
     ]
+    before = _ended(engine, first["id"])
+    for run in runs[1:]:
+        gone = lost(before, _ended(engine, run["id"]))
+        if gone:
+            notes.append(
+                f"run {run['id']} has no {', '.join(gone)}: too little was answered or streamed to compare them"
+            )
     return notes
 
 
 def comparison_exit(db_url: str, run_ids: Sequence[int], found: Sequence[Sequence[Difference]]) -> int:
-    """The exit code of a comparison: figures of an INVALID run decide nothing, then alarms, then what is unclear."""
+    """The exit code of a comparison: no fair witness decides, then alarms do, then what is unclear."""
     engine = open_engine(db_url, create=False)
-    if any(get_run(engine, run_id)["verdict"] == Verdict.INVALID for run_id in run_ids):
+    runs = [get_run(engine, run_id) for run_id in run_ids]
+    if any(run["verdict"] == Verdict.INVALID or run["state"] != RunState.FINISHED for run in runs):
         return EXIT_INVALID
     differences = [difference for pair in found for difference in pair]
     if any(difference.alarm for difference in differences):
         return EXIT_FAIL
-    return EXIT_INCONCLUSIVE if any(difference.unclear for difference in differences) else EXIT_PASS
+    first, *others = (measured_run(engine, run_id) for run_id in run_ids)
+    unclear = any(difference.unclear for difference in differences) or any(lost(first, other) for other in others)
+    return EXIT_INCONCLUSIVE if unclear else EXIT_PASS
 
 
 def baseline_report(db_url: str, run_id: int, days: float) -> BaselineReport:

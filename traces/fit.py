@@ -192,7 +192,7 @@ def shrunk_rates(counts: Floats, window_s: float) -> tuple[Floats, float]:
     constant rate.
     """
     mean = counts.mean()
-    index = counts.var(ddof=1) / mean if mean > 0 else 0.0
+    index = counts.var(ddof=1) / mean if mean > 0 and len(counts) > 1 else 0.0
     factor = math.sqrt((index - 1) / index) if index > 1 else 0.0
     return (mean + factor * (counts - mean)) / window_s, factor
 

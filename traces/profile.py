@@ -167,6 +167,9 @@ def load_profile(name: str) -> Profile:
     return profile
 
 
+_MOST = 2**53
+
+
 def _problems(profile: Profile) -> list[str]:
     """What no fit writes and no generator can draw from."""
     held, marks, recording = profile.arrivals, profile.marks, profile.recording
@@ -184,13 +187,27 @@ def _problems(profile: Profile) -> list[str]:
         or (0 < modulator.a < np.inf and 0 <= modulator.rho < 1),
         "an exact profile needs its recording": profile.kind != "exact"
         or (recording is not None and len(recording.steps_us) > 0),
-        "the recording's columns are of different lengths": recording is None
-        or len(recording.steps_us) == len(recording.input_tokens) == len(recording.output_tokens),
+        "the recording needs steps of 0 or more, and as many lengths of 1 or more": recording is None
+        or (
+            len(recording.steps_us) == len(recording.input_tokens) == len(recording.output_tokens)
+            and all(0 <= step < _MOST for step in recording.steps_us)
+            and all(1 <= tokens < _MOST for tokens in (*recording.input_tokens, *recording.output_tokens))
+        ),
+        "gap_quantiles must be two or more, finite, not negative, and not all 0": held.gap_quantiles is None
+        or (
+            len(held.gap_quantiles) > 1
+            and all(0 <= gap < np.inf for gap in held.gap_quantiles)
+            and any(held.gap_quantiles)
+        ),
         "every class of lengths needs cells of requests": bool(marks.classes)
         and all(marks.classes)
-        and all(1 <= low <= high and 1 <= least <= most and n > 0 for low, high, least, most, n in cells),
+        and all(
+            1 <= low <= high < _MOST and 1 <= least <= most < _MOST and 0 < n < _MOST
+            for low, high, least, most, n in cells
+        ),
         "every row of mix must name a weight for each class": bool(marks.mix)
-        and all(len(row) == len(marks.classes) and min(row) >= 0 for row in marks.mix)
+        and all(len(row) == len(marks.classes) and min(row, default=-1) >= 0 and sum(row) > 0 for row in marks.mix)
+        and len(rows) > 0
         and all(0 <= row < len(marks.mix) for row in rows),
     }
     return [problem for problem, good in checks.items() if not good]

@@ -104,11 +104,15 @@ def fit_diurnal(series: RateSeries, harmonics: int = 4) -> Diurnal:
     daily = [_DAY_S / k for k in range(1, harmonics + 1) if _DAY_S / k >= 4 * series.step_s]
     if not daily:
         raise TraceError(f"a daily shape needs steps of six hours at most, not {series.step_s / 3600:g}")
-    logs = np.log(rates[used])
     periods = list(daily)
     if len(rates) * series.step_s >= 2 * _WEEK_S:
         periods += [_WEEK_S / k for k in range(1, _WEEKLY_HARMONICS + 1)]
     basis = np.column_stack([np.ones(len(times)), *_waves(times, periods)])
+    if used.sum() <= basis.shape[1]:
+        raise TraceError(
+            f"a daily shape of {basis.shape[1]} numbers needs more than {int(used.sum())} steps with traffic"
+        )
+    logs = np.log(rates[used])
     weights, *_ = np.linalg.lstsq(basis[used], logs, rcond=None)
     rest = logs - basis[used] @ weights
     power = float((rest**2).sum())

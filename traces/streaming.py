@@ -225,9 +225,9 @@ def _times_ns(column: Any, columns: ColumnMap) -> tuple[Ints, Mask]:
         moments = pd.to_datetime(column, format="ISO8601", errors="coerce", utc=True).dt.tz_localize(None)
         if columns.zone != "UTC":
             # Where a text names no offset, what was read as UTC is a time of the zone: its first, where there are two.
-            here = ~column.astype(str).str.contains(r"(?:Z|[+-]\d\d:?\d\d)$", regex=True, na=False)
+            here = ~column.astype(str).str.contains(r":\d\d(?:\.\d+)?(?:Z|[+-]\d\d(?::?\d\d)?)$", regex=True, na=False)
             local = moments[here].dt.tz_localize(
-                columns.zone, ambiguous=np.ones(int(here.sum()), dtype=bool), nonexistent="shift_forward"
+                columns.zone, ambiguous=np.ones(int(here.sum()), dtype=bool), nonexistent=pd.Timedelta(hours=1)
             )
             moments = moments.mask(here, local.dt.tz_convert("UTC").dt.tz_localize(None))
         stamps = moments.to_numpy(dtype="datetime64[ns]")

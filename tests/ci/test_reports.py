@@ -1,5 +1,6 @@
 """Reports for pipelines: what a JUnit reader and a Markdown reader get of one judged run."""
 
+import json
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
@@ -56,3 +57,19 @@ def test_a_report_that_cannot_be_written_is_told(tmp_path: Path) -> None:
         write_reports(judged(), tmp_path / "no" / "slo.xml", None)
     write_reports(judged(), tmp_path / "slo.xml", tmp_path / "slo.md")
     assert (tmp_path / "slo.md").read_text().startswith("## Run 7")
+
+
+def test_a_breached_audit_is_an_error_of_its_own() -> None:
+    """Even where no objective is about latencies, an INVALID run is not green."""
+    held = measured([100.0] * 4000)
+    verdicts = tuple(judge(held, parse_rules({"P0": ("success >= 99%",)}), Audit()))
+    breach = Audit((AuditCheck("send_lag_p99", 9.0, 5.0, "ms", False, "use --processes 4"),))
+    suite = ET.fromstring(as_junit(RunResult(7, Verdict.INVALID, verdicts, breach, summarise(held), 5)))
+    assert (suite.get("tests"), suite.get("failures"), suite.get("errors")) == ("2", "0", "1")
+
+
+def test_intervals_of_means_are_plain_data() -> None:
+    held = measured([100.0] * 4000)
+    verdicts = tuple(judge(held, parse_rules({"P0": ("ttft mean < 1s", "requests_per_s > 1")}), Audit()))
+    plain = as_plain(RunResult(7, Verdict.PASS, verdicts, Audit(), summarise(held), 0))
+    assert len(json.loads(json.dumps(plain, allow_nan=False))["verdicts"]) == 2

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from surgeproof.slo.compare import Difference, Policy, compare, groups, holm
+from surgeproof.slo.compare import Difference, Policy, compare, groups, holm, lost
 from surgeproof.slo.measured import Measured
 from tests.slo.columns import measured
 
@@ -82,3 +82,8 @@ def test_groups_are_classes_and_length_buckets_that_both_runs_fill() -> None:
     other = measured([50.0] * 600, request_class=["P0", "P1"] * 300, planned_input_tokens=[100] * 590 + [3000] * 10)
     assert groups(run, run) == ["all", "P0", "P1", "input 0..256", "input 1024..4096"]
     assert groups(run, other) == ["all", "P0", "P1"]
+
+
+def test_figures_that_a_run_has_lost_are_named() -> None:
+    assert lost(simulated(1), measured([None] * 3000))[:3] == ["ttft mean, ms", "ttft p50, ms", "ttft p95, ms"]
+    assert lost(simulated(1), simulated(2)) == []

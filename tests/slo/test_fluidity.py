@@ -53,3 +53,13 @@ def test_the_deadlines_are_read_with_their_units() -> None:
     assert (rule.deadlines_ms, rule.quantile, rule.conditions[0].bound) == ((500.0, 50.0), 0.99, 0.9)
     with pytest.raises(RuleError, match="fluidity 500ms/50ms"):
         parse_rule("fluidity > 3")
+
+
+def test_answers_without_arrivals_can_turn_a_verdict() -> None:
+    """Arrivals of 400 answers of 10,000 say nothing of the others, nor do 30 failures alone."""
+    packed = {i: pack_arrivals(EPOCH_NS, [EPOCH_NS + a * MS for a in (90, 130, 170)]) for i in range(400)}
+    rules = parse_rules({"P0": ("fluidity 10s/50ms >= 90% for 95%",)})
+    few = Measured(measured([90.0] * 10_000).columns, None, packed)
+    assert judge(few, rules, Audit())[0].verdict is Verdict.INCONCLUSIVE
+    failed = measured([90.0] * 10_000, outcome=["error:reset"] * 30 + ["ok"] * 9_970)
+    assert judge(failed, rules, Audit())[0].verdict is Verdict.INCONCLUSIVE

@@ -84,6 +84,7 @@ def test_goodput_takes_vllms_names() -> None:
         ("errors < 1", "write a percentage"),
         ("errors < 0%", "no share lies beyond"),
         ("fluidity 500ms/0ms >= 90%", "a deadline of 0"),
+        ("gpu_power mean < 400W where model = a", "takes no 'where'"),
     ],
 )
 def test_a_rule_that_cannot_be_meant_is_refused(rule: str, told: str) -> None:

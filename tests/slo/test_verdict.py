@@ -269,3 +269,49 @@ def test_figures_by_gpu_and_by_request_in_flight() -> None:
     assert (found.verdict, found.observed) == (Verdict.PASS, pytest.approx(2.4, rel=0.01))
     assert verdict("output_tokens_per_s_per_gpu >= 900", run).observed == pytest.approx(1000, rel=0.02)
     assert verdict("output_tokens_per_s_per_gpu >= 900", measured([5.0] * 600)).verdict is Verdict.INCONCLUSIVE
+
+
+def test_conditions_whose_figures_nobody_has_do_not_stop_the_judge() -> None:
+    """Answers of one token have no time per token, answers that were not streamed no first token."""
+    single = measured([10_000.0] * 1000, output_tokens=[1] * 1000, token_events=[1] * 1000)
+    assert verdict("tpot < 50ms and ttft < 200ms for 99%", single).verdict is Verdict.FAIL
+    whole = measured([None] * 1000, e2e_ms=[900.0] * 1000, token_events=[0] * 1000)
+    assert verdict("ttft < 200ms and e2e < 500ms for 99%", whole).verdict is Verdict.FAIL
+
+
+def test_one_failure_among_unseen_answers_is_no_verdict() -> None:
+    held = measured([None] * 1000, outcome=["error:reset"] + ["ok"] * 999)
+    assert verdict("ttft p99 < 1s", held).verdict is Verdict.INCONCLUSIVE
+
+
+@pytest.mark.parametrize("metric", ["tpot", "first_answer", "max_gap"])
+def test_answers_that_were_not_streamed_are_unseen_in_every_latency(metric: str) -> None:
+    seen, unseen = 300, 700
+    held = measured(
+        [100.0] * seen + [None] * unseen,
+        tpot_ms=[20.0] * seen + [None] * unseen,
+        max_gap_ns=[20_000_000] * seen + [None] * unseen,
+        token_events=[50] * seen + [0] * unseen,
+    )
+    assert verdict(f"{metric} p99 < 200ms", held).verdict is Verdict.INCONCLUSIVE
+
+
+def test_gaps_inside_one_read_are_unseen() -> None:
+    held = measured([100.0] * 1000, max_gap_ns=[0] * 1000, token_events=[50] * 1000)
+    assert verdict("max_gap p99 < 50ms", held).verdict is Verdict.INCONCLUSIVE
+
+
+def test_what_was_not_seen_lowers_a_minimum_and_moves_a_mean() -> None:
+    held = measured([100.0] * 300 + [None] * 100)
+    assert verdict("ttft min < 200ms", held).verdict is Verdict.PASS
+    assert verdict("ttft min < 50ms", held).verdict is Verdict.INCONCLUSIVE
+    assert verdict("ttft mean < 50ms", held).verdict is Verdict.INCONCLUSIVE
+    assert verdict("ttft max < 50ms", held).verdict is Verdict.FAIL
+
+
+def test_every_gpu_must_be_covered() -> None:
+    columns = measured([5.0] * 600, every_ms=100.0).columns
+    whole = [sample("A", EPOCH_NS + k * 100_000_000, power_w=300.0) for k in range(600)]
+    part = [sample("B", EPOCH_NS + k * 100_000_000, power_w=300.0) for k in range(50)]
+    assert verdict("gpu_power mean < 400W", Measured(columns, gpu=whole)).verdict is Verdict.PASS
+    assert verdict("gpu_power mean < 400W", Measured(columns, gpu=[*whole, *part])).verdict is Verdict.INCONCLUSIVE

@@ -44,6 +44,18 @@ def test_a_quoted_field_without_an_end_is_one_malformed_row(tmp_path: Path) -> N
         read_trace(path, columns=COLUMNS)
 
 
+def test_a_quote_that_never_closes_costs_its_own_row_only(tmp_path: Path) -> None:
+    rows = "".join(f"{k},10,20,x\n" for k in range(2, 300))
+    path = written(tmp_path, f't,i,o,p\n0,10,20,"59,5\n1,10,20,y\n{rows}')
+    trace = read_trace(path, columns=COLUMNS, skip_invalid=True)
+    assert (len(trace.points), trace.dropped) == (299, {"malformed": 1})
+
+
+def test_a_prompt_of_many_lines_is_one_field(tmp_path: Path) -> None:
+    path = written(tmp_path, 't,i,o,p\n0,10,20,"' + "line\n" * 400 + '"\n1,30,40,y\n')
+    assert lengths(read_trace(path, columns=COLUMNS)) == [(10, 20), (30, 40)]
+
+
 def test_a_long_column_of_prompts_is_read(tmp_path: Path) -> None:
     path = written(tmp_path, f"t,i,o,prompt\n1,10,20,{'x' * 200_000}\n")
     assert lengths(read_trace(path, columns=COLUMNS)) == [(10, 20)]
@@ -226,6 +238,24 @@ def test_a_scaled_profile_sends_the_rate_that_was_asked_for(scale: Any) -> None:
     load = LoadConfig(profile="azure-code", request_rate=5.14, scale=scale, duration_s=60.0)
     counts = [len(plan_scenario(Scenario(load=msgspec.structs.replace(load, seed=seed))).plan) for seed in range(8)]
     assert np.mean(counts) / 60 == pytest.approx(5.14, rel=0.08)
+
+
+def test_a_recording_shorter_than_the_run_keeps_its_rate(tmp_path: Path) -> None:
+    """1,000 requests in 100 s: ten a second of a run of a minute, and of one of an hour as long as it lasts."""
+    text = "t,i,o\n" + "".join(f"{k / 10},5,6\n" for k in range(1000))
+    trace = read_trace(written(tmp_path, text), columns=COLUMNS)
+    profile = fit_profile(trace, "short", simulate_pgar, kind="exact")
+    path = written(tmp_path, msgspec.json.encode(profile).decode(), "p.json")
+    load = LoadConfig(profile=str(path), request_rate=20.0, duration_s=30.0)
+    assert len(plan_scenario(Scenario(load=load)).plan) == pytest.approx(600, rel=0.01)
+    for rate, duration_s in ((20.0, 3600.0), (0.01, 60.0)):
+        load = LoadConfig(profile=str(path), request_rate=rate, duration_s=duration_s, scale="compress")
+        plan = plan_scenario(Scenario(load=load)).plan
+        assert plan.span_s <= duration_s
+        assert len(plan) <= 1000
+    load = LoadConfig(profile=str(path), request_rate=20.0, duration_s=3600.0)
+    plan = plan_scenario(Scenario(load=load)).plan
+    assert len(plan) / plan.span_s == pytest.approx(20.0, rel=0.02)
 
 
 def test_hash_ids_of_other_blocks_are_told() -> None:

@@ -4,6 +4,7 @@ import csv
 import json
 import math
 import re
+from collections import deque
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -20,7 +21,7 @@ NOT_A_GENERATION = "not_a_generation"
 MOST_TOKENS = 2**31 - 1
 LONGEST_NS = 2 * 366 * 86_400 * NS_PER_S
 """A trace that spans more has a time stamp that is far off, or another unit."""
-_MOST_LINES = 100  # of one row, whose quoted field holds line breaks
+_MOST_LINES = 10_000  # of one row, whose quoted field holds line breaks
 csv.field_size_limit(MOST_TOKENS)  # a column of prompts is longer than the default
 _LATEST_NS = 2**62  # the year 2116
 _CHARS_PER_TOKEN = 4
@@ -163,21 +164,33 @@ def csv_fields(line: str) -> list[str]:
 
 
 def csv_records(lines: Iterable[NumberedLine]) -> Iterator[tuple[int, list[str]] | Malformed]:
-    """Rows of a CSV table with the number of their first line; a quoted field may go over several lines."""
-    held: list[str] = []
-    start = 0
-    for number, line in lines:
-        start = start if held else number
-        held.append(line)
+    """Rows of a CSV table with the number of their first line; a quoted field may go over several lines.
+
+    Where quotes never balance, their first line is malformed and those after it are rows of their own.
+    """
+    source, put_back = iter(lines), deque[NumberedLine]()
+
+    def following() -> NumberedLine | None:
+        return put_back.popleft() if put_back else next(source, None)
+
+    while (first := following()) is not None:
+        number, line = first
+        if '"' not in line:
+            yield number, line.split(",")
+            continue
+        held, quotes = [first], line.count('"')
+        while quotes % 2 and len(held) < _MOST_LINES and (more := following()) is not None:
+            held.append(more)
+            quotes += more[1].count('"')
         try:
-            yield start, next(csv.reader(["\n".join(held)], strict=True), [])
-        except csv.Error as exc:
-            if "unexpected end of data" in str(exc) and len(held) < _MOST_LINES:
-                continue
-            yield Malformed(start, f"no row of CSV ({exc}): {held[0][:80]!r}")
-        held.clear()
-    if held:
-        yield Malformed(start, f"a quoted field has no end: {held[0][:80]!r}")
+            fields = next(csv.reader(["\n".join(text for _, text in held)]), []) if quotes % 2 == 0 else None
+        except csv.Error:
+            fields = None
+        if fields is None:
+            yield Malformed(number, f"a quoted field has no end, or stands where none can: {line[:80]!r}")
+            put_back.extendleft(reversed(held[1:]))
+        else:
+            yield number, fields
 
 
 def json_object(line: str) -> dict[str, Any]:
