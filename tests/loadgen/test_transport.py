@@ -1,5 +1,6 @@
 """Sockets: TLS, proxies, timeouts by phase, reuse, addresses, resources."""
 
+import contextlib
 import errno
 import resource
 import socket
@@ -118,10 +119,20 @@ class Proxy:
         self.heads: list[bytes] = []
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.url = f"http://user:secret@127.0.0.1:{self._listener.getsockname()[1]}"
-        threading.Thread(target=self._run, daemon=True).start()
+        self._held: list[socket.socket] = []
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
 
     def close(self) -> None:
+        """No socket is left to the garbage collector, which would complain in some other test."""
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
+        self._thread.join(timeout=10)
+        for held in self._held:
+            with contextlib.suppress(OSError):
+                held.shutdown(socket.SHUT_RDWR)
+            held.close()
 
     def _run(self) -> None:
         while True:
@@ -129,6 +140,7 @@ class Proxy:
                 inside, _ = self._listener.accept()
             except OSError:
                 return
+            self._held.append(inside)
             head = b""
             while b"\r\n\r\n" not in head:
                 head += inside.recv(65536)
@@ -137,6 +149,7 @@ class Proxy:
             authority = target if verb == b"CONNECT" else target.split(b"/")[2]
             host, _, port = authority.decode().rpartition(":")
             outside = socket.create_connection((host, int(port)))
+            self._held.append(outside)
             if verb == b"CONNECT":
                 inside.sendall(b"HTTP/1.1 200 Connection established\r\n\r\n")
             else:
