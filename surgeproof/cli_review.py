@@ -157,26 +157,26 @@ def compare(run_ids: tuple[int, ...], rate_drop: float, p99_rise: float, db: str
 
     import msgspec
 
-    from surgeproof.review import compare_runs, comparison_exit, comparison_notes
+    from surgeproof.review import compare_runs
     from surgeproof.slo.compare import Policy
 
     if len(run_ids) < 2:
         raise ConfigError("name two runs or more: surgeproof compare A B")
     found = compare_runs(db, run_ids, Policy(rate_drop=rate_drop / 100, p99_rise_ms=p99_rise))
-    for note in comparison_notes(db, run_ids):
+    for note in found.notes:
         click.echo(f"Note: {note}", err=True)
     if as_json:
         plain = [
             {"before": run_ids[0], "after": number, "differences": msgspec.to_builtins(differences)}
-            for number, differences in zip(run_ids[1:], found, strict=True)
+            for number, differences in zip(run_ids[1:], found.differences, strict=True)
         ]
         click.echo(json.dumps(plain, allow_nan=False))
     else:
         from surgeproof.ci.review_tables import print_comparison
 
-        for number, differences in zip(run_ids[1:], found, strict=True):
+        for number, differences in zip(run_ids[1:], found.differences, strict=True):
             print_comparison(run_ids[0], number, differences)
-    sys.exit(comparison_exit(db, run_ids, found))
+    sys.exit(found.exit_code)
 
 
 @click.command()

@@ -8,7 +8,7 @@ import json
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from surgeproof.errors import EXIT_FAIL, EXIT_INCONCLUSIVE, EXIT_INVALID, EXIT_PASS, ConfigError, UsageError
 from surgeproof.loadgen.stream import unpack_arrivals
@@ -28,55 +28,65 @@ from surgeproof.storage.store import open_engine
 _MOST_HISTORY = 100
 
 
-def compare_runs(db_url: str, run_ids: Sequence[int], policy: Policy) -> list[list[Difference]]:
-    """The first run against each of the others.
+class Comparison(NamedTuple):
+    """The first run against each of the others: differences, what to know before them, and the exit code."""
+
+    differences: list[list[Difference]]
+    notes: list[str]
+    exit_code: int
+
+
+def compare_runs(db_url: str, run_ids: Sequence[int], policy: Policy) -> Comparison:
+    """Compare the first run with each of the others; every run is read once.
 
     Raises:
         UsageError: a run is missing or has not ended.
     """
     engine = open_engine(db_url, create=False)
-    first, *others = (_ended(engine, run_id) for run_id in run_ids)
-    return [compare(first, other, policy) for other in others]
-
-
-def comparison_notes(db_url: str, run_ids: Sequence[int]) -> list[str]:
-    """What a reader must know before the figures: runs that are no fair witnesses, loads that differ."""
-    engine = open_engine(db_url, create=False)
     runs = [get_run(engine, run_id) for run_id in run_ids]
+    first, *others = (_ended(engine, run_id) for run_id in run_ids)
+    found = [compare(first, other, policy) for other in others]
+    gone = {run["id"]: lost(first, other) for run, other in zip(runs[1:], others, strict=True)}
+    return Comparison(found, _comparison_notes(runs, gone), _comparison_exit(runs, found, gone))
+
+
+def _comparison_notes(runs: Sequence[dict[str, Any]], gone: dict[int, list[str]]) -> list[str]:
+    """What a reader must know before the figures: runs that are no fair witnesses, loads that differ, figures lost."""
+    first, *others = runs
     notes = [
         f"run {run['id']} is {run['verdict'] if run['verdict'] == Verdict.INVALID else run['state']}: "
         "its figures may be the client's, or of a part only"
         for run in runs
-        if run["verdict"] == Verdict.INVALID or run["state"] != RunState.FINISHED
+        if not _is_witness(run)
     ]
-    first = runs[0]
     notes += [
         f"runs {first['id']} and {run['id']} were asked different requests: their plans differ"
-        for run in runs[1:]
+        for run in others
         if (run["plan"] or {}).get("digest") != (first["plan"] or {}).get("digest")
     ]
-    before = _ended(engine, first["id"])
-    for run in runs[1:]:
-        gone = lost(before, _ended(engine, run["id"]))
-        if gone:
-            notes.append(
-                f"run {run['id']} has no {', '.join(gone)}: too little was answered or streamed to compare them"
-            )
+    notes += [
+        f"run {run_id} has no {', '.join(figures)}: too little was answered or streamed to compare them"
+        for run_id, figures in gone.items()
+        if figures
+    ]
     return notes
 
 
-def comparison_exit(db_url: str, run_ids: Sequence[int], found: Sequence[Sequence[Difference]]) -> int:
-    """The exit code of a comparison: no fair witness decides, then alarms do, then what is unclear."""
-    engine = open_engine(db_url, create=False)
-    runs = [get_run(engine, run_id) for run_id in run_ids]
-    if any(run["verdict"] == Verdict.INVALID or run["state"] != RunState.FINISHED for run in runs):
-        return EXIT_INVALID
+def _comparison_exit(
+    runs: Sequence[dict[str, Any]], found: Sequence[Sequence[Difference]], gone: dict[int, list[str]]
+) -> int:
+    """No fair witness decides before all, then alarms do, then what is unclear."""
     differences = [difference for pair in found for difference in pair]
+    if not all(map(_is_witness, runs)):
+        return EXIT_INVALID
     if any(difference.alarm for difference in differences):
         return EXIT_FAIL
-    first, *others = (measured_run(engine, run_id) for run_id in run_ids)
-    unclear = any(difference.unclear for difference in differences) or any(lost(first, other) for other in others)
+    unclear = any(difference.unclear for difference in differences) or any(gone.values())
     return EXIT_INCONCLUSIVE if unclear else EXIT_PASS
+
+
+def _is_witness(run: dict[str, Any]) -> bool:
+    return bool(run["verdict"] != Verdict.INVALID and run["state"] == RunState.FINISHED)
 
 
 def baseline_report(db_url: str, run_id: int, days: float) -> BaselineReport:
@@ -87,7 +97,7 @@ def baseline_report(db_url: str, run_id: int, days: float) -> BaselineReport:
     """
     engine = open_engine(db_url, create=False)
     run = get_run(engine, run_id)
-    if run["state"] != RunState.FINISHED or run["verdict"] == Verdict.INVALID:
+    if not _is_witness(run):
         raise UsageError(f"run {run_id} is {run['verdict'] or run['state']}: it says nothing about the endpoint")
     named = [
         other for other in list_runs(engine, 100_000) if (other["name"], other["model"]) == (run["name"], run["model"])

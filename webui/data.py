@@ -10,8 +10,8 @@ import streamlit as st
 from surgeproof.config import DEFAULT_DB
 from surgeproof.errors import SurgeproofError
 from surgeproof.records import NS_PER_S
-from surgeproof.review import compare_runs, comparison_notes
-from surgeproof.slo.compare import Difference, Policy
+from surgeproof.review import Comparison, compare_runs
+from surgeproof.slo.compare import Policy
 from surgeproof.slo.measured import Measured
 from surgeproof.storage.queries import get_run, gpu_samples, list_runs, run_columns
 from surgeproof.storage.store import open_engine
@@ -72,14 +72,13 @@ def latencies(url: str, run_id: int) -> pd.DataFrame:
 
 
 @st.cache_data(ttl=10)
-def comparison(url: str, before: int, after: int) -> tuple[list[Difference], list[str]]:
-    """The differences of two runs, and what a reader must know before them.
+def comparison(url: str, before: int, after: int) -> Comparison:
+    """Two runs against each other.
 
     Raises:
         UsageError: a run has not ended.
     """
-    pair = (before, after)
-    return compare_runs(url, pair, Policy())[0], comparison_notes(url, pair)
+    return compare_runs(url, (before, after), Policy())
 
 
 @st.cache_data(ttl=10)

@@ -7,7 +7,7 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -405,6 +405,13 @@ def test_a_wall_clock_that_steps_moves_no_latency(step_ns: int, monkeypatch: pyt
     assert abs(ttft - 100) < 30
 
 
+def until(holds: Callable[[], bool]) -> None:
+    """Let the event loop turn until something holds."""
+    with gevent.Timeout(20):
+        while not holds():
+            gevent.sleep(0.005)
+
+
 def test_a_closed_client_leaves_nothing_behind() -> None:
     """What was in flight is cancelled and recorded once; no socket stays watched."""
     slow = exchange((0, TOKEN), (1_500, END))
@@ -413,7 +420,7 @@ def test_a_closed_client_leaves_nothing_behind() -> None:
         payload = client.target.request_bytes("/chat/completions", b"{}", {}, reuse=True)
         asked = Exchange(payload, StreamReader, ended.append)
         client.start(asked)
-        gevent.sleep(0.2)
+        until(lambda: asked.reader.token_events == 1)
         client.close()
         assert ended == [asked]
         assert asked.reader.outcome() == "cancelled"
@@ -446,7 +453,8 @@ def test_a_refusal_that_was_cut_by_the_end_of_the_run_is_not_sent_again() -> Non
     with ScriptedServer([refusal]) as server, client_of(server.base_url) as client:
         again: list[bool] = []
         request = client.target.request_bytes("/chat/completions", b"{}", {}, reuse=True)
-        client.start(Exchange(request, StreamReader, lambda asked: again.append(refused_stream_options(asked))))
-        gevent.sleep(0.2)
+        asked = Exchange(request, StreamReader, lambda ended: again.append(refused_stream_options(ended)))
+        client.start(asked)
+        until(lambda: asked.reader.http_status == 400)
         client.cancel_all("cancelled", "the run was interrupted")
     assert again == [False]

@@ -3,7 +3,7 @@
 import pandas as pd
 import streamlit as st
 
-from surgeproof.errors import SurgeproofError
+from surgeproof.errors import EXIT_FAIL, EXIT_PASS, SurgeproofError
 from surgeproof.slo.wording import comparison_line, difference, mark, number, when
 from surgeproof.webui import charts, data
 
@@ -27,14 +27,16 @@ if before == after:
     st.info("Choose two runs.")
     st.stop()
 try:
-    differences, notes = data.comparison(url, before, after)
+    found = data.comparison(url, before, after)
 except SurgeproofError as exc:
     st.error(str(exc))
     st.stop()
 
-for note in notes:
+for note in found.notes:
     st.warning(note)
-(st.error if any(d.alarm for d in differences) else st.success)(comparison_line(differences))
+(differences,) = found.differences
+told = {EXIT_PASS: st.success, EXIT_FAIL: st.error}.get(found.exit_code, st.warning)
+told(comparison_line(differences))
 groups = list(dict.fromkeys(d.group for d in differences))
 group = st.segmented_control("Requests", groups, default=groups[0]) or groups[0]
 table = pd.DataFrame(
