@@ -29,7 +29,7 @@ from surgeproof.slo.rules import FLOWS, GPU_FIELDS, GPU_METRICS, LATENCIES, PER_
 from surgeproof.slo.summary import meets
 
 _COVERED = 0.9
-"""Parts of a run, of 20, that must hold a sample of a GPU."""
+"""Share of the twentieths of a run that must hold a sample of a GPU."""
 _SEVERITY = (Verdict.PASS, Verdict.INCONCLUSIVE, Verdict.FAIL, Verdict.INVALID)
 
 
@@ -345,7 +345,8 @@ def _judge_aggregate(measured: Measured, name: str, rule: Rule, mask: Mask) -> R
     unknown = int((mask & measured.unknown(condition.metric)).sum())
     # What was not seen can only lower a minimum and raise a maximum; it can move a mean either way.
     stands = {"min": Verdict.PASS, "max": Verdict.FAIL}.get(rule.aggregate or "")
-    if unknown and not failed and decision[0] is not stands:
+    decided_by_failures = failed and rule.aggregate != "min"
+    if unknown and not decided_by_failures and decision[0] is not stands:
         decision = _turned(decision, unknown)
     return _verdict(name, rule, "ms", observed, n, interval, decision)
 

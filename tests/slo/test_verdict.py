@@ -305,6 +305,8 @@ def test_what_was_not_seen_lowers_a_minimum_and_moves_a_mean() -> None:
     held = measured([100.0] * 300 + [None] * 100)
     assert verdict("ttft min < 200ms", held).verdict is Verdict.PASS
     assert verdict("ttft min < 50ms", held).verdict is Verdict.INCONCLUSIVE
+    failed = measured([100.0] * 300 + [None] * 100, outcome=["ok"] * 399 + ["error:reset"])
+    assert verdict("ttft min < 50ms", failed).verdict is Verdict.INCONCLUSIVE
     assert verdict("ttft mean < 50ms", held).verdict is Verdict.INCONCLUSIVE
     assert verdict("ttft max < 50ms", held).verdict is Verdict.FAIL
 
