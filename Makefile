@@ -24,9 +24,9 @@ quick: $(VENV)/.test
 
 # The folders are mapped below one name at installation; tools that follow folders need links.
 links:
-	mkdir -p .links/surgeproof
+	rm -rf .links && mkdir -p .links/surgeproof
 	for item in surgeproof/*; do ln -sfn ../../$$item .links/surgeproof/$$(basename $$item); done
-	for room in benchmarks ci gpu loadgen sandbox slo storage traces webui; do ln -sfn ../../$$room .links/surgeproof/$$room; done
+	for room in benchmarks ci commands gpu loadgen runs sandbox slo storage traces webui; do ln -sfn ../../$$room .links/surgeproof/$$room; done
 
 lint: $(VENV)/.test links
 	$(BIN)/ruff check .

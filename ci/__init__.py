@@ -1,1 +1,1 @@
-"""What stops a release: the board, reports, gate."""
+"""What a pipeline reads: the gate, JUnit and Markdown reports, plain data."""

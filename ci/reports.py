@@ -1,15 +1,12 @@
-"""A run's result as files that pipelines read: JUnit XML, Markdown, plain data. Formats, judges nothing."""
+"""A run's result as files that pipelines read: JUnit XML and Markdown. Formats, judges nothing."""
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 from xml.etree import ElementTree as ET
 
-import msgspec
-
 from surgeproof.errors import ConfigError
-from surgeproof.records import RuleVerdict, Verdict
-from surgeproof.run import RunResult
+from surgeproof.records import Verdict
+from surgeproof.results import RuleVerdict, RunResult
 from surgeproof.slo.wording import BOARD, board_row, counts_line
 
 
@@ -89,14 +86,3 @@ def _table(verdicts: Sequence[RuleVerdict]) -> list[str]:
 
 def _cell(text: str) -> str:
     return text.replace("|", "\\|").replace("\n", " ")
-
-
-def as_plain(result: RunResult) -> dict[str, Any]:
-    """Verdict, exit code, objectives and audit as plain data; the run's figures are `runs show --json`'s."""
-    return {
-        "run": result.run_id,
-        "verdict": str(result.verdict) if result.verdict else None,
-        "exit_code": result.exit_code,
-        "verdicts": msgspec.to_builtins(result.verdicts),
-        "audit": msgspec.to_builtins(result.audit),
-    }

@@ -1,4 +1,4 @@
-"""The service beside a GPU: samples in a thread of its own, and serves what it has to whoever may ask.
+"""The service beside a GPU: samples in a thread of its own, and serves the samples.
 
     /healthz   is it sampling?            /gpus      what there is
     /samples   ?since=N: newer samples    /clock     its time, for an exchange of time stamps
@@ -13,18 +13,21 @@ import threading
 import time
 import uuid
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Any
 
 import msgspec
 from aiohttp import web
+from prometheus_client import generate_latest
+from prometheus_client.core import GaugeMetricFamily, Metric
 
 from surgeproof.clock import MonotonicClock
+from surgeproof.errors import UsageError
 from surgeproof.gpu.nvml import Gpus
 from surgeproof.records import GpuSample
 
 RING = 36_000
-_MOST_AT_ONCE = 5_000
+_MAX_AT_ONCE = 5_000
 _METRICS = (
     ("DCGM_FI_DEV_GPU_UTIL", "time_active_pct", 1.0, "Share of time in which any kernel ran (in %)."),
     ("DCGM_FI_DEV_FB_USED", "memory_used_bytes", 1 / (1 << 20), "Memory used (in MiB)."),
@@ -92,7 +95,7 @@ class Sampler:
             oldest = self._ring[0][0] if self._ring else self._next
             lost = max(0, oldest - cursor)
             start = max(cursor, oldest) - oldest
-            found = [sample for _, sample in list(self._ring)[start : start + _MOST_AT_ONCE]]
+            found = [sample for _, sample in list(self._ring)[start : start + _MAX_AT_ONCE]]
             return found, max(cursor, oldest) + len(found), lost
 
     def latest(self) -> Sequence[GpuSample]:
@@ -101,12 +104,37 @@ class Sampler:
             by_gpu = {sample.gpu: sample for _, sample in self._ring}
         return list(by_gpu.values())
 
+    def collect(self) -> Iterator[Metric]:
+        """The newest samples as a Prometheus collector; a field that a GPU does not report has no line."""
+        names = {str(facts.uuid): facts.name or "" for facts in (self.gpus.facts() if self.gpus else ())}
+        latest = self.latest()
+        for metric, field, factor, text in _METRICS:
+            values = [(sample.gpu, getattr(sample, field)) for sample in latest]
+            family = GaugeMetricFamily(metric, text, labels=("UUID", "modelName"))
+            for gpu, value in values:
+                if value is not None:
+                    family.add_metric((gpu, names.get(gpu, "")), value * factor)
+            if family.samples:
+                yield family
+
     def _run(self) -> None:
         due = time.monotonic()
         while not self._stop.is_set():
             self.take()
             due = max(due + self.interval_s, time.monotonic())
             self._stop.wait(max(0.0, due - time.monotonic()))
+
+
+def serve_agent(sampler: Sampler, token: str | None, host: str, port: int) -> None:
+    """Serve until stopped.
+
+    Raises:
+        UsageError: the address cannot be bound.
+    """
+    try:
+        web.run_app(make_app(sampler, token), host=host, port=port, print=None, access_log=None)
+    except OSError as exc:
+        raise UsageError(f"--bind {host}:{port} cannot be served: {exc.strerror or exc}") from exc
 
 
 def make_app(sampler: Sampler, token: str | None = None) -> web.Application:
@@ -181,16 +209,5 @@ def _json(value: object) -> web.Response:
 
 
 def metrics_text(sampler: Sampler) -> str:
-    """The newest samples in Prometheus' text form; what a GPU does not tell has no line."""
-    names = {str(facts.uuid): facts.name or "" for facts in (sampler.gpus.facts() if sampler.gpus else ())}
-    lines = []
-    for metric, field, factor, told in _METRICS:
-        values = [(sample.gpu, getattr(sample, field)) for sample in sampler.latest()]
-        known = [(gpu, value) for gpu, value in values if value is not None]
-        if known:
-            lines += [f"# HELP {metric} {told}", f"# TYPE {metric} gauge"]
-            lines += [
-                f'{metric}{{UUID="{gpu}",modelName="{names.get(gpu, "")}"}} {value * factor:.10g}'
-                for gpu, value in known
-            ]
-    return "\n".join(lines) + "\n" if lines else "# no GPU\n"
+    """The newest samples in Prometheus' text form."""
+    return generate_latest(sampler).decode() or "# no GPU\n"

@@ -11,10 +11,11 @@ import msgspec
 from surgeproof.clock import ClockOffset, estimate_offset
 from surgeproof.errors import UsageError
 from surgeproof.records import GpuFacts, GpuSample
+from surgeproof.results import AgentReport
 
 _EXCHANGES = 8
 _POLL_S = 0.5
-_PATIENCE_S = 5.0
+_TIMEOUT_S = 5.0
 
 
 class AgentClient:
@@ -29,7 +30,7 @@ class AgentClient:
     def __init__(self, url: str, token: str | None, now_ns: Callable[[], int]) -> None:
         self.url = url.rstrip("/")
         headers = {"Authorization": f"Bearer {token}"} if token else {}
-        self._http = httpx2.Client(base_url=self.url, headers=headers, timeout=_PATIENCE_S)
+        self._http = httpx2.Client(base_url=self.url, headers=headers, timeout=_TIMEOUT_S)
         self._now_ns = now_ns
         self._instance = ""
         self._cursor = 0
@@ -40,14 +41,13 @@ class AgentClient:
         self.facts: dict[str, GpuFacts] = {}
 
     def open(self) -> None:
-        """Meet the agent; samples from now on count.
+        """Connect to the agent; samples from now on count.
 
         Raises:
-            UsageError: it does not answer, or refuses us.
+            UsageError: it does not answer, or refuses the token.
         """
         try:
-            self._meet()
-            self._cursor = int(self._get("/samples?since=4611686018427387904")["next"])
+            self._connect()
             newest = self._get("/samples?since=0")
             self._cursor = int(newest["next"])
             while newest["samples"]:
@@ -57,15 +57,15 @@ class AgentClient:
             raise UsageError(f"GPU agent {self.url} cannot be used: {exc}") from exc
 
     def collect(self) -> list[GpuSample]:
-        """What came since the last call, on the run's clock; an agent that is away is asked again later."""
+        """Samples since the last call, on the run's clock; an agent that does not answer is asked again later."""
         found: list[GpuSample] = []
         try:
             while True:
                 answer = self._get(f"/samples?since={self._cursor}")
                 if answer["instance"] != self._instance:
-                    # It was started anew: its numbers begin at 0, and what it had is gone.
+                    # It was restarted: its numbers begin at 0 again, and its earlier samples are lost.
                     self.restarts += 1
-                    self._meet()
+                    self._connect()
                     self._cursor = 0
                     continue
                 self.lost += int(answer["lost"])
@@ -81,10 +81,10 @@ class AgentClient:
             return found
 
     def close(self) -> None:
-        """Let the connection go."""
+        """Close the connection."""
         self._http.close()
 
-    def _meet(self) -> None:
+    def _connect(self) -> None:
         found = self._get("/gpus")
         self._instance = str(found["instance"])
         self.facts |= {facts.uuid: facts for facts in msgspec.convert(found["gpus"], list[GpuFacts])}
@@ -103,10 +103,10 @@ class AgentClient:
 
 
 class GpuCollector:
-    """Follows several agents in a thread of its own.
+    """Collects from several agents in a thread of its own.
 
     Args:
-        agents: those that were opened.
+        agents: already opened.
     """
 
     def __init__(self, agents: Sequence[AgentClient]) -> None:
@@ -118,34 +118,34 @@ class GpuCollector:
         if self.agents:
             self._thread.start()
 
-    def taken(self) -> list[GpuSample]:
-        """What came since the last call."""
+    def take(self) -> list[GpuSample]:
+        """Samples that arrived since the last call."""
         with self._lock:
             found, self._samples = self._samples, []
         return found
 
     def stop(self) -> None:
-        """Ask every agent once more, and end."""
+        """Ask every agent once more, and stop."""
         self._stop.set()
         if self._thread.is_alive():
-            self._thread.join(_PATIENCE_S + 1)
+            self._thread.join(_TIMEOUT_S + 1)
         for agent in self.agents:
             agent.close()
 
-    def report(self) -> list[dict[str, Any]]:
-        """What is to be known of the collection, for the run's environment."""
-        return [
-            {
-                "url": agent.url,
-                "gpus": [msgspec.to_builtins(facts) for facts in agent.facts.values()],
-                "clock_ahead_ns": agent.offset.ahead_ns,
-                "clock_uncertainty_ns": agent.offset.uncertainty_ns,
-                "samples_lost": agent.lost,
-                "restarts": agent.restarts,
-                "failed_requests": agent.failures,
-            }
+    def report(self) -> tuple[AgentReport, ...]:
+        """How the collection from each agent went, for the run's environment."""
+        return tuple(
+            AgentReport(
+                url=agent.url,
+                gpus=tuple(agent.facts.values()),
+                clock_ahead_ns=agent.offset.ahead_ns,
+                clock_uncertainty_ns=agent.offset.uncertainty_ns,
+                samples_lost=agent.lost,
+                restarts=agent.restarts,
+                failed_requests=agent.failures,
+            )
             for agent in self.agents
-        ]
+        )
 
     def _run(self) -> None:
         while True:
@@ -159,7 +159,7 @@ class GpuCollector:
 
 
 def open_agents(urls: Sequence[str], token: str | None, now_ns: Callable[[], int] = time.time_ns) -> list[AgentClient]:
-    """Meet every agent.
+    """Connect to every agent.
 
     Raises:
         UsageError: one does not answer.

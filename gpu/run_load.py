@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from surgeproof.columns import RecordColumns
+from surgeproof.outcomes import Outcome
 
 Floats = npt.NDArray[np.float64]
 
@@ -58,7 +59,7 @@ def load_windows(columns: RecordColumns, window_s: float) -> list[Load]:
     inputs = np.where(inputs > 0, inputs, held.numbers("planned_input_tokens"))
     outputs = np.nan_to_num(held.numbers("output_tokens"), nan=0.0)
     events = np.nan_to_num(held.numbers("token_events"), nan=0.0)
-    answered = held.texts("outcome") == "ok"
+    answered = held.texts("outcome") == Outcome.OK
     unknown = np.where(answered, held.numbers("planned_output_tokens"), events)
     outputs = np.maximum(np.where(outputs > 0, outputs, unknown), 1.0)
     computed = np.maximum(inputs - np.nan_to_num(held.numbers("cached_tokens"), nan=0.0), 1.0)

@@ -12,11 +12,17 @@ import numpy as np
 import numpy.typing as npt
 
 from surgeproof.columns import RecordColumns, TextColumn
-from surgeproof.loadgen.spool import HealthSample, WorkerFacts
-from surgeproof.records import Audit, AuditCheck
+from surgeproof.dispersion import dispersion
+from surgeproof.outcomes import Outcome
+from surgeproof.records import HealthSample, WorkerFacts
+from surgeproof.results import Audit, AuditCheck
 
 Floats = npt.NDArray[np.float64]
 
+MIN_DISPERSION_WINDOWS = 30
+"""Under so many whole windows an index of dispersion says too little to judge by."""
+DISPERSION_TOLERANCE = 0.05
+RATE_TOLERANCE = 0.01
 _LAG = "send_lag_p99"
 _LAG_FLOOR_MS = 5.0
 _LAG_SHARE = 0.02
@@ -45,7 +51,7 @@ def audit_run(
     outcome = columns.texts("outcome")
     checks = [_lag(columns, tightest_ms)]
     if open_loop:
-        unsent = int((outcome == "not_sent").sum())
+        unsent = int((outcome == Outcome.NOT_SENT).sum())
         if not interrupted:
             remedy = f"{unsent} planned requests were not sent: see their reasons; {_MORE_PROCESSES}"
             checks.append(_check("not_sent", float(unsent), 0.0, "requests", remedy))
@@ -60,9 +66,9 @@ def _check(name: str, observed: float, limit: float, unit: str, remedy: str) -> 
     return AuditCheck(name, round(observed, 6), limit, unit, observed <= limit, remedy)
 
 
-def held_to(audit: Audit, tightest_ms: float | None) -> Audit:
-    """An earlier audit under other objectives: the send lag may be a share of their tightest latency."""
-    limit = _lag_limit_ms(tightest_ms)
+def with_objectives(audit: Audit, tightest_ms: float | None) -> Audit:
+    """A stored audit under other objectives: the send lag may be a share of their tightest latency."""
+    limit = lag_limit_ms(tightest_ms)
     return Audit(
         tuple(
             msgspec.structs.replace(check, limit=limit, passed=check.observed is not None and check.observed <= limit)
@@ -73,7 +79,8 @@ def held_to(audit: Audit, tightest_ms: float | None) -> Audit:
     )
 
 
-def _lag_limit_ms(tightest_ms: float | None) -> float:
+def lag_limit_ms(tightest_ms: float | None) -> float:
+    """The largest accepted p99 of the send lag, by the tightest latency objective, ms."""
     return max(_LAG_FLOOR_MS, _LAG_SHARE * (tightest_ms or 0.0))
 
 
@@ -91,7 +98,7 @@ def _lag(columns: RecordColumns, tightest_ms: float | None) -> AuditCheck | None
         return None
     p99 = float(np.quantile(lag, 0.99, method="inverted_cdf"))
     remedy = f"requests left {p99:.1f} ms late at p99: {_MORE_PROCESSES}, or raise --max-concurrency"
-    return _check(_LAG, p99, _lag_limit_ms(tightest_ms), "ms", remedy)
+    return _check(_LAG, p99, lag_limit_ms(tightest_ms), "ms", remedy)
 
 
 def _fidelity(columns: RecordColumns) -> list[AuditCheck]:
@@ -107,37 +114,37 @@ def _fidelity(columns: RecordColumns) -> list[AuditCheck]:
     if planned_span > 0.5:
         off = max(0.0, abs(sent_span - planned_span) - 0.005) / planned_span
         remedy = f"the achieved rate is off by {off:.1%}: {_MORE_PROCESSES}"
-        checks.append(_check("achieved_rate_error", off, 0.01, "ratio", remedy))
-    planned_idc, sent_idc = _dispersion(planned), _dispersion(sent)
+        checks.append(_check("achieved_rate_error", off, RATE_TOLERANCE, "ratio", remedy))
+    planned_idc, sent_idc = (dispersion(times / 1e9, 1.0, MIN_DISPERSION_WINDOWS) for times in (planned, sent))
     if planned_idc is not None and sent_idc is not None:
-        # Below Poisson's 1 a share of the planned value would be a share of next to nothing.
-        off = abs(sent_idc - planned_idc) / max(planned_idc, 1.0)
+        off = dispersion_error(planned_idc, sent_idc)
         remedy = f"the sent times are not as bursty as planned (dispersion off by {off:.0%}): {_MORE_PROCESSES}"
-        checks.append(_check("dispersion_error", off, 0.05, "ratio", remedy))
+        checks.append(_check("dispersion_error", off, DISPERSION_TOLERANCE, "ratio", remedy))
     return checks
 
 
-def _dispersion(at_ns: npt.NDArray[np.int64]) -> float | None:
-    """Variance over mean of the counts in whole seconds; None under 30 of them."""
-    windows = int(at_ns[-1] // 10**9)
-    if windows < 30:
-        return None
-    counts = np.bincount(at_ns // 10**9, minlength=windows)[:windows]
-    return float(counts.var() / counts.mean()) if counts.mean() > 0 else None
+def dispersion_error(planned: float, achieved: float) -> float:
+    """How far an achieved index of dispersion is off the planned one, as a ratio.
+
+    Of at least Poisson's 1: below it, a share of the planned value would be a share of next to nothing.
+    """
+    return abs(achieved - planned) / max(planned, 1.0)
 
 
 def _worker_checks(workers: Sequence[WorkerFacts]) -> list[AuditCheck]:
-    """Whether all workers did their share, and how well the clocks of their hosts are known."""
+    """Whether all workers completed their shares, and how well the clocks of their hosts are known."""
     if not workers:
         return []
-    lost = [f"worker {facts.worker} on {facts.host} {facts.fate}" for facts in workers if facts.fate]
+    lost = [
+        f"worker {facts.worker} on {facts.host} {facts.failure_reason}" for facts in workers if facts.failure_reason
+    ]
     checks = [_check("workers_lost", float(len(lost)), 0.0, "workers", "; ".join(lost))]
-    doubt_ms = max(facts.clock_uncertainty_ns for facts in workers) / 1e6
+    uncertainty_ms = max(facts.clock_uncertainty_ns for facts in workers) / 1e6
     remedy = (
-        f"the clock of a worker's host is known to within {doubt_ms:.1f} ms only: "
+        f"the clock of a worker's host is known to within {uncertainty_ms:.1f} ms only: "
         "put master and workers on one network, or run on one host with --processes"
     )
-    return [*checks, _check("clock_uncertainty_max", doubt_ms, _LAG_FLOOR_MS, "ms", remedy)]
+    return [*checks, _check("clock_uncertainty_max", uncertainty_ms, _LAG_FLOOR_MS, "ms", remedy)]
 
 
 def _health_checks(health: Mapping[int, Sequence[HealthSample]]) -> list[AuditCheck]:
@@ -152,10 +159,10 @@ def _health_checks(health: Mapping[int, Sequence[HealthSample]]) -> list[AuditCh
     if samples:
         lags = np.array([sample.loop_lag_ns for sample in samples]) / 1e6
         lag = float(np.quantile(lags, 0.99, method="inverted_cdf"))
-        remedy = f"the event loop stood still for {lag:.0f} ms: other programs share the cores, or {_MORE_PROCESSES}"
+        remedy = f"the event loop was blocked for {lag:.0f} ms: other programs share the cores, or {_MORE_PROCESSES}"
         checks.append(_check("loop_lag_p99", lag, 100.0, "ms", remedy))
         late = sum(sample.late_reads for sample in samples) / max(1, sum(sample.reads for sample in samples))
-        remedy = f"{late:.1%} of the reads came over 10 ms late, so events may have merged: {_MORE_PROCESSES}"
+        remedy = f"{late:.1%} of the reads were over 10 ms late, so events may have merged: {_MORE_PROCESSES}"
         checks.append(_check("late_reads_share", late, 0.01, "ratio", remedy))
         pause = max(sample.gc_pause_ns for sample in samples) / 1e6
         checks.append(_check("gc_pause_max", pause, 50.0, "ms", f"a garbage collection took {pause:.0f} ms"))
@@ -167,11 +174,11 @@ def _health_checks(health: Mapping[int, Sequence[HealthSample]]) -> list[AuditCh
 
 def _prompt_checks(columns: RecordColumns, outcome: TextColumn) -> list[AuditCheck]:
     """Prompt tokens that the server counted against those that were planned."""
-    told = (outcome == "ok") & columns.has("input_tokens")
-    if not told.any():
+    counted = (outcome == Outcome.OK) & columns.has("input_tokens")
+    if not counted.any():
         return []
-    got, planned = (float(columns.integers(name)[told].mean()) for name in ("input_tokens", "planned_input_tokens"))
-    # A chat template adds some tokens to each prompt; 64 are granted.
+    got, planned = (float(columns.integers(name)[counted].mean()) for name in ("input_tokens", "planned_input_tokens"))
+    # A chat template adds some tokens to each prompt; 64 are accepted.
     off = max(0.0, abs(got - planned) - 64) / planned
     remedy = (
         f"the server counted {got:.0f} prompt tokens where {planned:.0f} were planned: give --tokenizer, "

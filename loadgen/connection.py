@@ -1,176 +1,227 @@
-"""One socket: connect, tunnel, TLS, send, receive with stamps, parse HTTP. Callbacks on the event loop.
+"""One socket: opens it, sends, receives with stamps, and hands bytes to `http_reply`. Hub callbacks only.
 
 Every read is stamped as it is received: with the kernel's receive time where the socket gives one,
-else with a clock read right after the read. HTTP is parsed by httptools; what the bytes mean is
-`stream`'s business. Which sockets there are, and when they are read, is the client's.
+otherwise with a clock read right after the read. Which connections there are, and when they are read,
+is the owner's business.
 """
 
 import _socket
-import contextlib
 import errno
 import logging
-import os
 import socket
-import ssl
 import struct
-import sys
 import time
+from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from enum import Enum, auto
+from typing import Any, Protocol
 
 import httptools
 
+from surgeproof.clock import MonotonicClock
 from surgeproof.errors import EndpointError
+from surgeproof.loadgen.dial import (
+    RESOURCE_ERRORS,
+    TunnelReply,
+    error_text,
+    start_connecting,
+    strerror,
+    switch_stamps_on,
+    tunnel_request,
+)
 from surgeproof.loadgen.exchange import Exchange
-from surgeproof.loadgen.target import proxy_authorization
-
-if TYPE_CHECKING:
-    from surgeproof.loadgen.transport import Client
+from surgeproof.loadgen.http_reply import Action, HttpReply
+from surgeproof.loadgen.target import Target
+from surgeproof.loadgen.tls_layer import TlsClosedError, TlsError, TlsLayer
+from surgeproof.outcomes import Outcome
 
 logger = logging.getLogger(__name__)
 
 READ_BYTES = 65536
 LATE_READ_NS = 10_000_000
 """A read this long after the kernel had the data may have merged what came apart."""
-_SO_TIMESTAMPNS = 35
 _STAMP = struct.Struct("qq")
-_KERNEL_STAMPS = sys.platform == "linux"
-_RESOURCE_ERRORS = frozenset(
-    {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS, errno.EADDRNOTAVAIL, errno.EADDRINUSE}
-)
-_SPENT_PARSER = httptools.HttpResponseParser(None)
+_READABLE, _WRITABLE = 1, 2
+
+
+class Owner(Protocol):
+    """What a connection needs of the client that it belongs to."""
+
+    target: Target
+    clock: MonotonicClock
+    loop: Any
+    reuse: bool
+    read_view: memoryview
+    readable: "list[Connection]"
+    idle: "deque[Connection]"
+    reads: int
+    late_reads: int
+
+    def watch(self, exchange: Exchange) -> None:
+        """A phase with its own timeout has begun."""
+        ...
+
+    def finish(self, exchange: Exchange) -> None:
+        """The exchange is over."""
+        ...
+
+    def retry_fresh(self, exchange: Exchange) -> None:
+        """Send once more on a new connection."""
+        ...
+
+
+class Stage(Enum):
+    """What the bytes of the socket are for."""
+
+    CONNECTING = auto()
+    TUNNELLING = auto()
+    HANDSHAKING = auto()
+    OPEN = auto()
+    CLOSED = auto()
 
 
 class Connection:
-    """One socket and the exchange it is busy with. All methods run in hub callbacks."""
+    """One socket and the exchange that it carries, None while it is idle.
 
-    def __init__(self, client: "Client", exchange: Exchange) -> None:
-        self.client = client
-        self.clock = client.clock
+    Args:
+        owner: the client.
+        exchange: what it is opened for.
+    """
+
+    def __init__(self, owner: Owner, exchange: Exchange) -> None:
+        self.owner = owner
+        self.clock = owner.clock
         self.exchange: Exchange | None = exchange
-        self.closed = False
+        self._stage = Stage.CONNECTING
+        self._reply = HttpReply()
+        self._tunnel: TunnelReply | None = None
+        self._tls: TlsLayer | None = None
         self._sock: _socket.socket | None = None
         self._reading: Any = None
         self._writing: Any = None
-        self._view = client.read_view
-        self._out = b""
+        self._view = owner.read_view
+        self._unsent = b""
+        self._data = b""
         self._at_ns = 0
-        self._tls: ssl.SSLObject | None = None
-        self._received = False
-        self._pieces: list[bytes] = []
-        self._new_message()
-        self._parser = httptools.HttpResponseParser(self)
-        self._tunnelling = False
-        exchange.connection = self
-        now = self.clock.now_ns()
-        exchange.connect_at_ns = now
-        client.watch(exchange)
-        self._connect(exchange)
+        self._stamp_source = "clock"
+
+    @property
+    def closed(self) -> bool:
+        """Whether the socket is gone."""
+        return self._stage is Stage.CLOSED
 
     # -- opening --------------------------------------------------------------------------------
 
+    def open(self) -> None:
+        """Connect, then send the exchange's request."""
+        exchange = self.exchange
+        assert exchange is not None, "a connection is opened for an exchange"
+        exchange.connection = self
+        exchange.connect_at_ns = self.clock.now_ns()
+        self.owner.watch(exchange)
+        self._connect(exchange)
+
     def _connect(self, exchange: Exchange) -> None:
-        target = self.client.target
+        target = self.owner.target
         if not target.addresses:
             try:
                 target.resolve()
             except EndpointError as exc:
-                self._fault("error:connect", str(exc))
+                self._fail(Outcome.CONNECT, str(exc))
                 return
         exchange.resolved_at_ns = self.clock.now_ns()
         # Other exchanges may reorder the target's list while we wait.
         exchange.addresses = exchange.addresses or tuple(target.addresses)
         family, address = exchange.addresses[exchange.address_index]
         try:
-            sock = _socket.socket(family, socket.SOCK_STREAM)
-            self._sock = sock
-            sock.settimeout(0)
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            code = sock.connect_ex(address)
+            self._sock = start_connecting(family, address)
         except OSError as exc:
-            code = exc.errno or errno.EIO
-        if code not in (0, errno.EINPROGRESS):
-            self._connect_failed(code)
+            self._connect_failed(exc.errno or errno.EIO)
             return
-        loop = self.client.loop
-        self._writing = loop.io(sock.fileno(), 2)
+        self._writing = self.owner.loop.io(self._sock.fileno(), _WRITABLE)
         self._writing.start(self.guarded, Connection._on_writable)
 
     def _connect_failed(self, code: int) -> None:
         exchange = self.exchange
-        assert exchange is not None
-        reason = f"{errno.errorcode.get(code, code)}: {_strerror(code)}"
-        if code in _RESOURCE_ERRORS:
-            self._fault("error:client_resource", f"no socket for a connection: {reason}")
+        assert exchange is not None, "connecting for an exchange"
+        if code in RESOURCE_ERRORS:
+            self._fail(Outcome.CLIENT_RESOURCE, f"no socket for a connection: {error_text(code)}")
         elif exchange.address_index + 1 < len(exchange.addresses):
             self._drop_socket()
             exchange.address_index += 1
             self._connect(exchange)
         else:
-            self._fault("error:connect", f"cannot connect to {self.client.target.authority}: {reason}")
+            self._fail(Outcome.CONNECT, f"cannot connect to {self.owner.target.authority}: {error_text(code)}")
 
     def _on_writable(self) -> bool:
-        exchange, sock = self.exchange, self._sock
-        if exchange is None or sock is None:
+        if self.exchange is None or self._sock is None:
             return False
-        if exchange.connect_at_ns is not None and exchange.tcp_connected_at_ns is None:
-            code = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        if self._stage is Stage.CONNECTING:
+            code = self._sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
             if code:
                 self._connect_failed(code)
-                return False
-            exchange.tcp_connected_at_ns = self.clock.now_ns()
-            exchange.last_activity_at_ns = exchange.tcp_connected_at_ns
-            self.client.target.prefer(exchange.addresses[exchange.address_index])
-            if _KERNEL_STAMPS:
-                sock.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPNS, 1)
-            self._writing.stop()
-            self._reading = self.client.loop.io(sock.fileno(), 1)
-            self._reading.start(self.client.readable.append, self)
-            self._tcp_ready()
+            else:
+                self._connected(self.exchange, self._sock)
         else:
             self._flush()
         return False
 
-    def _tcp_ready(self) -> None:
-        target = self.client.target
+    def _connected(self, exchange: Exchange, sock: _socket.socket) -> None:
+        target = self.owner.target
+        exchange.tcp_connected_at_ns = exchange.last_activity_at_ns = self.clock.now_ns()
+        target.prefer(exchange.addresses[exchange.address_index])
+        switch_stamps_on(sock)
+        self._writing.stop()
+        self._reading = self.owner.loop.io(sock.fileno(), _READABLE)
+        self._reading.start(self.owner.readable.append, self)
         if target.proxy and target.scheme == "https":
-            self._tunnelling = True
-            lines = {"Host": target.authority, **proxy_authorization(target.proxy)}
-            head = "".join(f"{name}: {value}\r\n" for name, value in lines.items())
-            self._write(f"CONNECT {target.authority} HTTP/1.1\r\n{head}\r\n".encode("latin-1"))
+            self._stage, self._tunnel = Stage.TUNNELLING, TunnelReply()
+            self._write(tunnel_request(target))
         else:
-            self._start_tls_or_send()
+            self._start_tls_or_send(exchange)
 
-    def _start_tls_or_send(self) -> None:
-        context = self.client.target.tls_context
-        if context is None:
-            self._ready()
-            return
-        self._tls_in, self._tls_out = ssl.MemoryBIO(), ssl.MemoryBIO()
-        self._tls = context.wrap_bio(self._tls_in, self._tls_out, server_hostname=self.client.target.host)
-        self._handshaking = True
-        self._handshake()
-
-    def _handshake(self) -> None:
-        assert self._tls is not None
+    def _read_tunnel(self, exchange: Exchange, data: bytes) -> None:
+        assert self._tunnel is not None, "set with the stage"
         try:
-            self._tls.do_handshake()
-        except ssl.SSLWantReadError:
-            self._write(self._tls_out.read())
+            status = self._tunnel.feed(data)
+        except httptools.HttpParserError as exc:
+            self._fail(Outcome.MALFORMED, f"the reply is not HTTP/1.1: {exc}")
             return
-        except (ssl.SSLError, OSError, ValueError) as exc:
-            self._write(self._tls_out.read())
-            self._fault("error:connect", f"TLS handshake with {self.client.target.authority} failed: {exc}")
+        if status is None:
             return
-        self._handshaking = False
-        self._write(self._tls_out.read())
-        self._ready()
+        if 200 <= status < 300:
+            self._tunnel = None
+            self._start_tls_or_send(exchange)
+        else:
+            self._fail(Outcome.CONNECT, f"the proxy refused CONNECT with HTTP {status}")
 
-    def _ready(self) -> None:
-        exchange = self.exchange
-        assert exchange is not None
+    def _start_tls_or_send(self, exchange: Exchange) -> None:
+        context = self.owner.target.tls_context
+        if context is None:
+            self._ready(exchange)
+            return
+        self._stage, self._tls = Stage.HANDSHAKING, TlsLayer(context, self.owner.target.host)
+        self._handshake(exchange, b"")
+
+    def _handshake(self, exchange: Exchange, data: bytes) -> None:
+        tls = self._tls
+        assert tls is not None, "set with the stage"
+        tls.receive(data)
+        try:
+            complete = tls.handshake()
+        except TlsError as exc:
+            self._write(tls.pending())
+            self._fail(Outcome.CONNECT, f"TLS handshake with {self.owner.target.authority} failed: {exc}")
+            return
+        self._write(tls.pending())
+        if complete:
+            self._ready(exchange)
+            self._read_tls(b"")
+
+    def _ready(self, exchange: Exchange) -> None:
+        self._stage = Stage.OPEN
         exchange.connected_at_ns = self.clock.now_ns()
-        self.client.watch(exchange)
+        self.owner.watch(exchange)
         self.send(exchange)
 
     # -- sending --------------------------------------------------------------------------------
@@ -179,54 +230,52 @@ class Connection:
         """Write one request; the connection is this exchange's until its reply has ended."""
         self.exchange = exchange
         exchange.connection = self
-        self._received = False
-        self._sending = True
-        self._new_message()
+        self._reply.begin(exchange.reader)
         if self._tls is not None:
             self._tls.write(exchange.payload)
-            self._write(self._tls_out.read())
+            self._write(self._tls.pending())
         else:
             self._write(exchange.payload)
 
     def _write(self, data: bytes) -> None:
-        self._out = self._out + data if self._out else data
+        self._unsent = self._unsent + data if self._unsent else data
         self._flush()
 
     def _flush(self) -> None:
         if self._sock is None or self._writing is None:
             return
         try:
-            while self._out:
-                count = self._sock.send(self._out)
-                self._out = self._out[count:]
+            while self._unsent:
+                count = self._sock.send(self._unsent)
+                self._unsent = self._unsent[count:]
         except BlockingIOError:
             self._writing.start(self.guarded, Connection._on_writable)
             return
         except OSError:
             # The reading side tells what happened: an early answer, a reset or the end.
-            self._out = b""
+            self._unsent = b""
             self._writing.stop()
             return
         if self._writing.active:
             self._writing.stop()
         exchange = self.exchange
-        if self._sending and exchange is not None and exchange.sent_at_ns is None:
+        if self._stage is Stage.OPEN and exchange is not None and exchange.sent_at_ns is None:
             exchange.sent_at_ns = exchange.last_activity_at_ns = self.clock.now_ns()
 
     # -- reading --------------------------------------------------------------------------------
 
     def on_readable(self) -> None:
-        """Read what the kernel holds, if anything."""
+        """Read what the kernel has, if anything."""
         if self._reading is not None and self.guarded(Connection.receive):
             self.guarded(Connection.parse)
 
-    def guarded(self, step: Callable[["Connection"], bool]) -> bool:
-        """Hub callbacks must not raise: a bug of ours becomes a record and a log line."""
+    def guarded(self, step: "Callable[[Connection], bool]") -> bool:
+        """Run a step; hub callbacks must not raise, so a bug of ours becomes a record and a log line."""
         try:
             return step(self)
         except Exception as exc:
             logger.exception("error in the client while handling a connection")
-            self._fault("error:client_resource", f"the client failed: {exc!r}")
+            self._fail(Outcome.CLIENT_RESOURCE, f"the client failed: {exc!r}")
             return False
 
     def receive(self) -> bool:
@@ -239,37 +288,43 @@ class Connection:
         except BlockingIOError:
             return False
         except OSError as exc:
-            self._on_cut("error:reset", f"connection reset: {_strerror(exc.errno or 0)}")
+            self._on_cut(Outcome.RESET, f"connection reset: {strerror(exc.errno)}")
             return False
-        at_ns, self._source = self._stamp(time.monotonic_ns(), ancillary)
+        at_ns, self._stamp_source = self._stamp(time.monotonic_ns(), ancillary)
         self._at_ns = at_ns
         exchange = self.exchange
         if exchange is None:
-            # Nothing was asked: the server closes an idle connection, or talks out of turn.
+            # Nothing was asked: the server closes an idle connection, or sends what nobody asked for.
             self.close()
             return False
         exchange.last_activity_at_ns = at_ns
         if count == 0:
             if self._tls is not None:
-                self._tls_in.write_eof()
-            self._on_eof()
+                self._tls.receive_end()
+            self._on_end(exchange)
             return False
         self._data = bytes(self._view[:count])
         return True
 
     def parse(self) -> bool:
-        """What was received; there is no step after this one."""
+        """Handle what was received; there is no step after this one."""
         data, self._data = self._data, b""
-        if self.exchange is None:
+        exchange = self.exchange
+        if exchange is None:
             return False
-        if self._tls is not None:
-            self._read_tls(data)
-        else:
-            self._parse(data)
+        if self._stage is Stage.OPEN:
+            if self._tls is None:
+                self._feed(exchange, data)
+            else:
+                self._read_tls(data)
+        elif self._stage is Stage.TUNNELLING:
+            self._read_tunnel(exchange, data)
+        elif self._stage is Stage.HANDSHAKING:
+            self._handshake(exchange, data)
         return False
 
     def _stamp(self, now: int, ancillary: list[Any]) -> tuple[int, str]:
-        """When the data of a read arrived, and who says so: the kernel, or our clock right after the read.
+        """When the data of a read arrived, and the source: the kernel, or our clock right after the read.
 
         Both clocks are read here, so a wall clock that stepped earlier cannot move a stamp; one that
         stepped since then gives a stamp before the read or the request before, which is not believed.
@@ -283,113 +338,61 @@ class Connection:
         earliest = max(self._at_ns, exchange.attempt_started_at_ns if exchange is not None else 0)
         if age < 0 or read_at_ns - age < earliest:
             return read_at_ns, "clock"
-        self.client.reads += 1
+        self.owner.reads += 1
         if age > LATE_READ_NS:
-            self.client.late_reads += 1
+            self.owner.late_reads += 1
         return read_at_ns - age, "kernel"
 
     def _read_tls(self, data: bytes) -> None:
-        assert self._tls is not None
-        self._tls_in.write(data)
-        if self._handshaking:
-            self._handshake()
-            if self._handshaking or self.closed:
-                return
-        while not self.closed and self.exchange is not None:
+        tls = self._tls
+        assert tls is not None, "read only from a connection with TLS"
+        tls.receive(data)
+        while not self.closed and (exchange := self.exchange) is not None:
             try:
-                plain = self._tls.read(READ_BYTES)
-            except ssl.SSLWantReadError:
+                plain = tls.read()
+            except TlsClosedError:
+                self._on_end(exchange)
+                return
+            except TlsError as exc:
+                self._on_cut(Outcome.RESET, f"TLS failed: {exc}")
+                return
+            if plain is None:
                 break
-            except ssl.SSLZeroReturnError:
-                self._on_eof()
-                return
-            except ssl.SSLError as exc:
-                self._on_cut("error:reset", f"TLS failed: {exc}")
-                return
-            if not plain:
-                self._on_eof()
-                return
-            self._parse(plain)
-        if not self.closed and self._tls_out.pending:
-            self._write(self._tls_out.read())
+            self._feed(exchange, plain)
+        if not self.closed and (pending := tls.pending()):
+            self._write(pending)
 
-    def _parse(self, data: bytes) -> None:
-        exchange = self.exchange
-        assert exchange is not None
-        if not self._tunnelling:
-            self._received = True
-            held, source = exchange.stamp_source, self._source
-            if held is None:
-                exchange.stamp_source = source
-            elif held != source:
-                exchange.stamp_source = "mixed"
-        try:
-            self._parser.feed_data(data)
-        except httptools.HttpParserUpgrade:
-            self._spoil(exchange, "the server switched protocols")
-        except httptools.HttpParserError as exc:
-            self._spoil(exchange, f"the reply is not HTTP/1.1: {exc}")
-        if not self.closed:
-            self._after_read(exchange)
-        self._pieces.clear()
+    def _feed(self, exchange: Exchange, data: bytes) -> None:
+        source = self._stamp_source
+        if exchange.stamp_source is None:
+            exchange.stamp_source = source
+        elif exchange.stamp_source != source:
+            exchange.stamp_source = "mixed"
+        action = self._reply.feed(data, self._at_ns)
+        if exchange.sent_at_ns is None:
+            # An answer that came before the request was sent whole.
+            exchange.sent_at_ns = exchange.reader.headers_at_ns
+        if action is not Action.CONTINUE:
+            self._act(exchange, action)
 
-    def _spoil(self, exchange: Exchange, message: str) -> None:
-        """Bytes that are not HTTP: after a whole reply they cost the connection, before its end the reply."""
-        self._keep_alive = False
-        if self._message_done or self.closed:
-            return
-        body, self._pieces = b"".join(self._pieces), []
-        if body and self._head_done:
-            exchange.reader.on_body(body, self._at_ns)
-        self._fault("error:malformed", message)
-
-    def _after_read(self, exchange: Exchange) -> None:
-        """Hand on what httptools found in one read, and see whether the reply is over."""
-        reader = exchange.reader
-        if self._pieces:
-            # One read may hold many chunks: the reader gets them as the one arrival that they were.
-            reader.on_body(self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces), self._at_ns)
-        if self._message_done:
-            self._message_done = False
-            self._answered(exchange)
-        elif reader.stop_reading:
-            self.close()
-            if reader.done_at_ns is None:
-                reader.done_at_ns = self._at_ns
-            self.client.finish(exchange)
-        elif reader.saw_done and not self._end_watched:
-            self._end_watched = True
-            self.client.watch(exchange)
-
-    def _answered(self, exchange: Exchange) -> None:
-        """A whole message was read: acted on only after httptools has returned."""
-        if self._tunnelling:
-            self._tunnel_answered(self._parser.get_status_code())
-            return
-        keep = self.client.reuse and self._keep_alive and not self._out
-        exchange.reader.on_end(self._at_ns)
-        self.exchange = None
-        if keep and self._tls_is_open():
-            self.client.idle.append(self)
+    def _act(self, exchange: Exchange, action: Action) -> None:
+        """Do what the reply asks for."""
+        if action is Action.LAST_EVENT:
+            self.owner.watch(exchange)
+        elif action is Action.FAULT:
+            self._fail(*self._reply.fault)
         else:
-            self.close()
-        self.client.finish(exchange)
-
-    def _tls_is_open(self) -> bool:
-        """Whether TLS still runs: a close_notify may have come in one read with the reply's end."""
-        if self._tls is None:
-            return True
-        try:
-            self._tls.read(1)
-        except ssl.SSLWantReadError:
-            return True
-        except (ssl.SSLError, OSError):
-            return False
-        return False
+            keep = action is Action.KEEP and self.owner.reuse and not self._unsent
+            self.exchange = None
+            if keep and (self._tls is None or self._tls.is_open()):
+                self.owner.idle.append(self)
+            else:
+                self.close()
+            self.owner.finish(exchange)
 
     def is_quiet(self) -> bool:
-        """Whether an idle connection can carry a request: open, and nothing has come unasked."""
-        if self.closed or self._sock is None:
+        """Whether an idle connection can carry a request: open, and nothing has arrived unasked."""
+        if self._sock is None:
             return False
         try:
             self._sock.recv(1, socket.MSG_PEEK)
@@ -397,122 +400,49 @@ class Connection:
             return True
         except OSError:
             pass
-        # Its end, or an answer to nothing such as 408: what comes next would be taken for ours.
+        # Its end, or an answer to nothing such as 408: it would be taken for the next reply.
         self.close()
         return False
 
-    # -- what httptools tells -------------------------------------------------------------------
-
-    def _new_message(self) -> None:
-        self._headers: dict[str, str] = {}
-        self._head_done = False
-        self._end_watched = False
-        self._message_done = False
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        """One header field; repeated ones are joined as HTTP says."""
-        if self._message_done:
-            return
-        key, text = name.decode("latin-1").lower(), value.decode("latin-1")
-        held = self._headers.get(key)
-        self._headers[key] = text if held is None else f"{held}, {text}"
-
-    def on_headers_complete(self) -> None:
-        """The head is whole."""
-        if self._message_done:
-            # A second reply to one request: the first one stands, the connection does not.
-            self._keep_alive = False
-            return
-        status = self._parser.get_status_code()
-        exchange = self.exchange
-        if self._tunnelling:
-            # The answer to CONNECT has no body, whatever its headers say.
-            self._message_done = True
-            return
-        if status < 200 or exchange is None:
-            return
-        if exchange.sent_at_ns is None:
-            exchange.sent_at_ns = self._at_ns
-        self._head_done = True
-        coding = self._headers.get("transfer-encoding", "chunked").strip().lower()
-        if coding not in ("chunked", "identity"):
-            # A transfer coding is told to the reader as what it is to the content: something to undo first.
-            self._headers["content-encoding"] = coding.removesuffix("chunked").strip(", ")
-        exchange.reader.on_head(status, self._headers, self._at_ns)
-
-    def on_body(self, data: bytes) -> None:
-        """A piece of the body, framing removed."""
-        if not self._message_done:
-            self._pieces.append(data)
-
-    def on_message_complete(self) -> None:
-        """The reply has ended as its framing says."""
-        if self._message_done:
-            return
-        if self._parser.get_status_code() >= 200:
-            self._message_done = True
-            # llhttp knows this only inside the callback.
-            self._keep_alive = self._parser.should_keep_alive()
-        else:
-            self._headers = {}
-
-    def _tunnel_answered(self, status: int) -> None:
-        self._tunnelling = False
-        self._new_message()
-        self._parser = httptools.HttpResponseParser(self)
-        if 200 <= status < 300:
-            self._start_tls_or_send()
-        else:
-            self._fault("error:connect", f"the proxy refused CONNECT with HTTP {status}")
-
     # -- ends -----------------------------------------------------------------------------------
 
-    def _on_eof(self) -> None:
-        exchange = self.exchange
-        if exchange is None:
-            self.close()
+    def _on_end(self, exchange: Exchange) -> None:
+        """The other side has closed the connection."""
+        if self._stage is not Stage.OPEN:
+            self._on_cut(Outcome.DISCONNECT, "no response: the connection was closed before the first byte")
             return
-        until_close = (
-            self._head_done
-            and "content-length" not in self._headers
-            and "chunked" not in self._headers.get("transfer-encoding", "").lower()
-        )
-        if until_close:
-            exchange.reader.on_end(self._at_ns)
-            self.close()
-            self.client.finish(exchange)
-        elif self._received:
-            self._on_cut("error:disconnect", "the connection was closed before the reply had ended")
+        action = self._reply.end(self._at_ns)
+        if action is Action.FAULT:
+            self._on_cut(*self._reply.fault)
         else:
-            self._on_cut("error:disconnect", "no response: the connection was closed before the first byte")
+            self._act(exchange, action)
 
-    def _on_cut(self, outcome: str, message: str) -> None:
+    def _on_cut(self, outcome: Outcome, message: str) -> None:
         """Reset or closed by the other side."""
         exchange = self.exchange
         if exchange is None:
             self.close()
-            return
-        if exchange.connect_at_ns is not None and exchange.connected_at_ns is None:
-            self._fault("error:connect", f"{message} (before the connection was ready)")
-        elif exchange.reused and not self._received and exchange.retries == 0:
+        elif self._stage is not Stage.OPEN:
+            self._fail(Outcome.CONNECT, f"{message} (before the connection was ready)")
+        elif exchange.reused and not self._reply.received and exchange.retries == 0:
             self.close()
-            self.client.retry_fresh(exchange)
+            self.owner.retry_fresh(exchange)
         else:
-            self._fault(outcome, message)
+            self._fail(outcome, message)
 
-    def _fault(self, outcome: str, message: str) -> None:
+    def _fail(self, outcome: Outcome, message: str) -> None:
         exchange = self.exchange
         self.close()
         if exchange is not None:
             exchange.reader.on_fault(outcome, message, self.clock.now_ns())
-            self.client.finish(exchange)
+            self.owner.finish(exchange)
 
     def close(self) -> None:
         """Drop the socket; the exchange, if any, is the caller's to end."""
-        self.closed = True
+        self._stage = Stage.CLOSED
         self.exchange = None
-        # The parser calls back and so holds us: without a garbage collector the circle is cut by hand.
-        self._parser = _SPENT_PARSER
+        self._reply.release()
+        self._tunnel = None
         self._drop_socket()
 
     def _drop_socket(self) -> None:
@@ -524,26 +454,3 @@ class Connection:
         if self._sock is not None:
             self._sock.close()
             self._sock = None
-
-    _data = b""
-    _source = "clock"
-    _sending = False
-    _handshaking = False
-    _keep_alive = False
-    _message_done = False
-    _end_watched = False
-
-
-def _strerror(code: int) -> str:
-    return os.strerror(code) if code else "unknown"
-
-
-def hold_stamping_on() -> _socket.socket | None:
-    """Keep one stamped socket open: the kernel switches stamping on in the background for the first."""
-    if not _KERNEL_STAMPS:
-        return None
-    with contextlib.suppress(OSError):
-        sock = _socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-        sock.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPNS, 1)
-        return sock
-    return None

@@ -1,12 +1,21 @@
-"""One request on its way and what came of it: the state that client, connection and sender share."""
+"""One request in flight and its answer: the state that client, connection and sender share."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from surgeproof.loadgen.stream import StreamReader
 
-if TYPE_CHECKING:
-    from surgeproof.loadgen.connection import Connection
+
+class Link(Protocol):
+    """The connection that carries an exchange, as others see it."""
+
+    def on_readable(self) -> None:
+        """Read what the kernel has, if anything."""
+        ...
+
+    def close(self) -> None:
+        """Drop the socket."""
+        ...
 
 
 class Exchange:
@@ -29,7 +38,7 @@ class Exchange:
         self.on_done = on_done
         self.retries = 0
         self.finished = False
-        self.connection: Connection | None = None
+        self.connection: Link | None = None
         self.dispatched_at_ns = 0
         self.addresses: tuple[tuple[int, Any], ...] = ()
         self.watches: list[list[Exchange]] = []

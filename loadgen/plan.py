@@ -1,4 +1,4 @@
-"""The whole plan of a run, made before the first byte: who is sent when, how long, in which class.
+"""The whole plan of a run, made before the first byte: what is sent when, how long, in which class.
 
 Pure. A plan is one numpy table, so that a million requests take a second and 29 MB; it is hashed,
 stored with the run and shared among workers as one global schedule. Each dimension has its own
@@ -15,7 +15,8 @@ from typing import IO, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from surgeproof.records import NS_PER_S, REQUEST_CLASSES, RequestPlan, TracePoint
+from surgeproof.records import NS_PER_S, REQUEST_CLASSES, RequestPlan
+from surgeproof.seeds import Dimension, generator
 
 PLAN_DTYPE = np.dtype(
     [
@@ -31,8 +32,8 @@ PLAN_DTYPE = np.dtype(
         ("model", "u1"),
     ]
 )
-CLOSED_LOOP = -1
-"""`intended_ns` of a request that is sent when a user is free."""
+_NONE = -1
+"""In `intended_ns`, `session` and `think_ns` of the table: there is none."""
 
 
 class Blocks(NamedTuple):
@@ -66,6 +67,7 @@ class Plan:
         at_ns, inputs, outputs, request_class, seed, session, turn, think_ns, cached, model = self.rows[index].item()
         hash_ids = self.blocks.of(index) if self.blocks is not None else ()
         name = REQUEST_CLASSES[request_class]
+        at_ns, session, think_ns = (None if value == _NONE else value for value in (at_ns, session, think_ns))
         return RequestPlan(index, at_ns, name, inputs, outputs, seed, session, turn, think_ns, cached, hash_ids, model)
 
     @property
@@ -122,13 +124,13 @@ class Plan:
 
     @classmethod
     def _read(cls, file: IO[bytes]) -> "Plan":
-        with np.load(file, allow_pickle=False) as held:
-            blocks = Blocks(held["ids"], held["ends"]) if "ids" in held else None
-            return cls(held["rows"], blocks)
+        with np.load(file, allow_pickle=False) as arrays:
+            blocks = Blocks(arrays["ids"], arrays["ends"]) if "ids" in arrays else None
+            return cls(arrays["rows"], blocks)
 
 
 def make_plan(
-    intended_ns: npt.NDArray[np.int64],
+    intended_ns: npt.NDArray[np.int64] | None,
     lengths: npt.NDArray[np.int64],
     class_weights: dict[str, float],
     seed: int,
@@ -137,31 +139,30 @@ def make_plan(
     """Put times, lengths and classes together.
 
     Args:
-        intended_ns: planned offsets, ns, sorted; shape (n,).
+        intended_ns: planned offsets, ns, sorted; shape (n,). None for a closed loop.
         lengths: input and output tokens; shape (n, 2).
         class_weights: share of each class, in any scale.
         seed: the run's seed.
         fixed_classes: classes that the trace itself names; None entries are drawn.
     """
-    count = len(intended_ns)
-    class_seed, prompt_seed = np.random.SeedSequence(seed).spawn(2)
+    count = len(lengths)
     rows = np.zeros(count, dtype=PLAN_DTYPE)
-    rows["intended_ns"] = intended_ns
+    rows["intended_ns"] = _NONE if intended_ns is None else intended_ns
     rows["input_tokens"] = lengths[:, 0]
     rows["output_tokens"] = lengths[:, 1]
-    rows["request_class"] = _draw_classes(count, class_weights, np.random.default_rng(class_seed))
+    rows["request_class"] = _draw_classes(count, class_weights, generator(seed, Dimension.CLASSES))
     if fixed_classes is not None:
         for index, name in enumerate(fixed_classes):
             if name is not None:
                 rows["request_class"][index] = REQUEST_CLASSES.index(name)
-    rows["prompt_seed"] = np.random.default_rng(prompt_seed).integers(0, 2**63, size=count, dtype=np.uint64)
-    rows["session"] = rows["think_ns"] = -1
+    rows["prompt_seed"] = generator(seed, Dimension.PROMPTS).integers(0, 2**63, size=count, dtype=np.uint64)
+    rows["session"] = rows["think_ns"] = _NONE
     return Plan(rows)
 
 
 def add_models(plan: Plan, weights: Sequence[float], seed: int) -> None:
     """Draw each request's model by its weight; the turns of a session keep to one."""
-    rng = np.random.default_rng(np.random.SeedSequence(seed).spawn(6)[5])
+    rng = generator(seed, Dimension.MODELS)
     shares = np.array(weights, dtype=np.float64)
     drawn = rng.choice(len(shares), size=len(plan), p=shares / shares.sum()).astype(np.uint8)
     sessions = plan.rows["session"]
@@ -172,14 +173,14 @@ def add_models(plan: Plan, weights: Sequence[float], seed: int) -> None:
     plan.rows["model"] = drawn
 
 
-def add_sessions(plan: Plan, sessions: Sequence[int], think_s: Sequence[float | None]) -> None:
-    """Tell a plan's requests which conversation they are turns of; -1 for none."""
+def add_sessions(plan: Plan, sessions: Sequence[int | None], think_s: Sequence[float | None]) -> None:
+    """Note of which conversation each request is a turn; None for a request on its own."""
     turns: dict[int, int] = {}
     for index, (session, think) in enumerate(zip(sessions, think_s, strict=True)):
-        if session >= 0:
+        if session is not None:
             row = plan.rows[index]
             row["session"], row["turn"] = session, turns.get(session, 0)
-            row["think_ns"] = -1 if think is None else round(think * NS_PER_S)
+            row["think_ns"] = _NONE if think is None else round(think * NS_PER_S)
             turns[session] = turns.get(session, 0) + 1
 
 
@@ -189,43 +190,6 @@ def with_blocks(plan: Plan, hash_ids: Sequence[tuple[int, ...]], cached: Sequenc
     ends = np.cumsum([len(ids) for ids in hash_ids], dtype=np.int64)
     flat = np.fromiter((block for ids in hash_ids for block in ids), dtype=np.int64, count=int(ends[-1]))
     return Plan(plan.rows, Blocks(flat, ends))
-
-
-def replay_times(points: Sequence[TracePoint], speedup: float) -> npt.NDArray[np.int64]:
-    """Recorded times from the first point on, divided by `speedup`."""
-    at = np.fromiter((point.at_ns for point in points), dtype=np.int64, count=len(points))
-    if len(at) == 0:
-        return at
-    times: npt.NDArray[np.int64] = np.round((at - at[0]) / speedup).astype(np.int64)
-    return times
-
-
-def pair_lengths(points: Sequence[TracePoint]) -> npt.NDArray[np.int64]:
-    """Input and output tokens of each point; shape (n, 2)."""
-    flat = [(point.input_tokens, point.output_tokens) for point in points]
-    return np.array(flat, dtype=np.int64).reshape(-1, 2)
-
-
-def draw_lengths(pairs: npt.NDArray[np.int64], count: int, seed: int) -> npt.NDArray[np.int64]:
-    """Draw whole (input, output) pairs: their dependence is part of the workload."""
-    rng = length_rng(seed)
-    drawn: npt.NDArray[np.int64] = pairs[rng.integers(0, len(pairs), size=count)]
-    return drawn
-
-
-def length_rng(seed: int) -> np.random.Generator:
-    """The random numbers of the lengths, apart from all others of the run."""
-    return np.random.default_rng(np.random.SeedSequence(seed).spawn(4)[2])
-
-
-def arrival_rng(seed: int) -> np.random.Generator:
-    """The random numbers of the arrivals, apart from all others of the run."""
-    return np.random.default_rng(np.random.SeedSequence(seed).spawn(4)[3])
-
-
-def thinning_rng(seed: int) -> np.random.Generator:
-    """The random numbers that say which requests of a thinned profile are kept."""
-    return np.random.default_rng(np.random.SeedSequence(seed).spawn(5)[4])
 
 
 def _draw_classes(count: int, weights: dict[str, float], rng: np.random.Generator) -> npt.NDArray[np.uint8]:

@@ -9,12 +9,13 @@ import msgspec
 from gevent.event import Event
 
 from surgeproof.clock import MonotonicClock
-from surgeproof.config import Secrets, TargetConfig
+from surgeproof.credentials import Secrets
+from surgeproof.loadgen import usage_fallback
+from surgeproof.loadgen.client import Client
 from surgeproof.loadgen.exchange import Exchange
-from surgeproof.loadgen.sender import PATHS, RequestForm, again_with, refused_stream_options
-from surgeproof.loadgen.stream import StreamReader
+from surgeproof.loadgen.sender import PATHS, RequestForm
 from surgeproof.loadgen.target import Target
-from surgeproof.loadgen.transport import Client
+from surgeproof.scenario import TargetConfig
 
 
 def probe(
@@ -35,16 +36,9 @@ def probe(
         body = form.body(prompt, max_tokens, None, include_usage=target.include_usage)
         return target.request_bytes(PATHS[config.endpoint], msgspec.json.encode(body), {}, reuse=True)
 
-    def done(exchange: Exchange) -> None:
-        if refused_stream_options(exchange):
-            target.include_usage = False
-            again_with(client, exchange, payload())
-        else:
-            finished.set()
-
-    fixed = config.ignore_eos or "min_tokens" in config.extra_body
-    exchange = Exchange(payload(), lambda: StreamReader(max_tokens, fixed_length=fixed, keep_text=True), done)
-    client.start(exchange)
+    exchange = usage_fallback.send(
+        client, payload(), payload, lambda: form.reader(max_tokens, keep_text=True), lambda _: finished.set()
+    )
     finished.wait()
     client.close()
     return describe(exchange, tls=target.tls_context is not None)
@@ -81,16 +75,16 @@ def describe(exchange: Exchange, *, tls: bool) -> dict[str, Any]:
         "first_byte_ms": since_sent(reader.first_byte_at_ns),
         "last_token_ms": since_sent(reader.last_token_at_ns),
         "done_ms": since_sent(reader.done_at_ns),
-        "content_text": reader.text(),
-        "texts_by_choice": {str(index): text for index, text in reader.texts_by_choice().items()},
-        "reasoning_text": reader.reasoning_text(),
-        "tool_arguments": reader.tool_arguments(),
-        "output_tokens": reader.output_tokens,
-        "input_tokens": reader.input_tokens,
-        "cached_tokens": reader.cached_tokens,
-        "reasoning_tokens": reader.reasoning_tokens,
-        "finish_reason": reader.finish_reason,
-        "finish_by_choice": {str(index): reason for index, reason in reader.finish_by_choice.items()},
+        "content_text": reader.text.answer(),
+        "texts_by_choice": {str(index): text for index, text in reader.text.by_choice().items()},
+        "reasoning_text": reader.text.reasoning(),
+        "tool_arguments": reader.text.tool_arguments(),
+        "output_tokens": reader.usage.output_tokens,
+        "input_tokens": reader.usage.input_tokens,
+        "cached_tokens": reader.usage.cached_tokens,
+        "reasoning_tokens": reader.usage.reasoning_tokens,
+        "finish_reason": reader.choices.finish_reason,
+        "finish_by_choice": {str(index): reason for index, reason in reader.choices.finish_by_choice.items()},
         "tpot_ms": None if tpot_ns is None else round(tpot_ns / 1e6, 3),
         "events": reader.events,
         "token_events": reader.token_events,

@@ -1,28 +1,26 @@
 """One planned request in, one stream record out.
 
-Builds the request's body, hands it to the transport and turns the finished exchange into a
-`StreamRecord`. Also remembers, for the endpoint, that it refuses `stream_options`.
+Builds the request's body, hands it to the client and turns the finished exchange into a `StreamRecord`.
 """
 
 import logging
-from collections.abc import Callable
 from typing import Any
 
 import msgspec
 
-from surgeproof.config import TargetConfig
+from surgeproof.loadgen import usage_fallback
+from surgeproof.loadgen.arrivals_codec import pack_arrivals
+from surgeproof.loadgen.client import Client
+from surgeproof.loadgen.dispatch import OnRecord, failed_record
 from surgeproof.loadgen.exchange import Exchange
 from surgeproof.loadgen.prompts import PromptMaker
-from surgeproof.loadgen.stream import StreamReader, pack_arrivals
-from surgeproof.loadgen.transport import Client
+from surgeproof.loadgen.stream import StreamReader
 from surgeproof.records import RequestPlan, StreamRecord
+from surgeproof.scenario import TargetConfig
 
 logger = logging.getLogger(__name__)
 
 PATHS = {"chat": "/chat/completions", "completions": "/completions"}
-NOT_SENT = "not_sent"
-CANCELLED = "cancelled"
-OnRecord = Callable[[StreamRecord, RequestPlan], None]
 
 
 class RequestForm:
@@ -71,12 +69,17 @@ class RequestForm:
             body.pop("stream_options", None)
         return body
 
+    def reader(self, max_tokens: int, *, keep_text: bool = False) -> StreamReader:
+        """What follows the reply to such a request."""
+        fixed = self.target.ignore_eos or "min_tokens" in self.target.extra_body
+        return StreamReader(max_tokens, fixed_length=fixed, keep_text=keep_text)
+
 
 class Sender:
     """Sends planned requests and reports each exactly once.
 
     Args:
-        client: the transport.
+        client: the client.
         form: how bodies are built.
         prompts: where their text comes from.
         run_uid: names the run in each request's id and trace parent.
@@ -99,6 +102,11 @@ class Sender:
         self.prompts = prompts
         self.run_uid = run_uid
         self.worker = worker
+
+    @property
+    def in_flight(self) -> int:
+        """Requests that were sent and have not ended."""
+        return len(self.client.in_flight)
 
     def payload(self, plan: RequestPlan) -> bytes:
         """The request's bytes; made ahead of its time, so that sending it is one write."""
@@ -131,20 +139,15 @@ class Sender:
         phase: str,
         step: int,
         on_record: OnRecord,
-    ) -> Exchange:
+    ) -> None:
         """Send now; `on_record` is called once, in a hub callback."""
 
         def done(exchange: Exchange) -> None:
-            if refused_stream_options(exchange):
-                self.client.target.include_usage = False
-                again_with(self.client, exchange, self.payload(plan))
-            else:
-                on_record(self._safe_record(plan, exchange, intended_at_ns, phase, step), plan)
+            on_record(self._safe_record(plan, exchange, intended_at_ns, phase, step), plan)
 
-        fixed = self.form.target.ignore_eos or "min_tokens" in self.form.target.extra_body
-        exchange = Exchange(payload, lambda: StreamReader(plan.output_tokens, fixed_length=fixed), done)
-        self.client.start(exchange)
-        return exchange
+        usage_fallback.send(
+            self.client, payload, lambda: self.payload(plan), lambda: self.form.reader(plan.output_tokens), done
+        )
 
     def _safe_record(
         self, plan: RequestPlan, exchange: Exchange, intended_at_ns: int, phase: str, step: int
@@ -154,8 +157,8 @@ class Sender:
             return self.record(plan, exchange, intended_at_ns, phase, step)
         except Exception as exc:
             logger.exception("error in the client while describing a reply")
-            record = unsent_record(plan, intended_at_ns, self.worker, phase, f"the client failed: {exc!r}")
-            return msgspec.structs.replace(record, outcome="error:client_resource", sent_at_ns=exchange.sent_at_ns)
+            record = failed_record(plan, intended_at_ns, self.worker, phase, step, exc)
+            return msgspec.structs.replace(record, sent_at_ns=exchange.sent_at_ns)
 
     def record(self, plan: RequestPlan, exchange: Exchange, intended_at_ns: int, phase: str, step: int) -> StreamRecord:
         """The record of a finished exchange."""
@@ -186,11 +189,11 @@ class Sender:
             outcome=reader.outcome(),
             error=reader.error,
             http_status=reader.http_status,
-            finish_reason=reader.finish_reason,
-            input_tokens=reader.input_tokens,
-            output_tokens=reader.output_tokens,
-            cached_tokens=reader.cached_tokens,
-            reasoning_tokens=reader.reasoning_tokens,
+            finish_reason=reader.choices.finish_reason,
+            input_tokens=reader.usage.input_tokens,
+            output_tokens=reader.usage.output_tokens,
+            cached_tokens=reader.usage.cached_tokens,
+            reasoning_tokens=reader.usage.reasoning_tokens,
             tpot_ns=reader.tpot_ns(),
             max_gap_ns=reader.max_gap_ns(),
             token_events=reader.token_events,
@@ -206,39 +209,3 @@ class Sender:
             arrivals=pack_arrivals(origin, reader.arrivals_at_ns),
             model=self.form.models[plan.model] if len(self.form.models) > 1 else None,
         )
-
-
-def refused_stream_options(exchange: Exchange) -> bool:
-    """Whether the endpoint answered that it does not know `stream_options`."""
-    reader = exchange.reader
-    return (
-        reader.http_status in (400, 422)
-        and not reader.stop_reading  # cancelled or cut: not to be sent again
-        and "stream_options" in (reader.error or "")
-        and "stream_options_refused" not in reader.warnings
-    )
-
-
-def again_with(client: Client, exchange: Exchange, payload: bytes) -> None:
-    """Send another payload in place of one that the endpoint refused for its `stream_options`."""
-    exchange.payload = payload
-    exchange.retries += 1
-    exchange.finished = False
-    exchange.restart()
-    exchange.reader.note("stream_options_refused")
-    client.start(exchange)
-
-
-def unsent_record(plan: RequestPlan, intended_at_ns: int, worker: int, phase: str, reason: str) -> StreamRecord:
-    """The record of a planned request that was never sent."""
-    return StreamRecord(
-        plan_index=plan.index,
-        request_class=plan.request_class,
-        worker=worker,
-        phase=phase,
-        planned_input_tokens=plan.input_tokens,
-        planned_output_tokens=plan.output_tokens,
-        intended_at_ns=intended_at_ns,
-        outcome=NOT_SENT,
-        error=reason,
-    )

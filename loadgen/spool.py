@@ -13,63 +13,19 @@ from pathlib import Path
 
 import msgspec
 
-from surgeproof.records import StreamRecord
+from surgeproof.records import HealthSample, StreamRecord, WorkerFacts
 
 _HEAD = struct.Struct("<II")
 SUFFIX = ".spool"
 
 
-class HealthSample(msgspec.Struct, omit_defaults=True):
-    """How the load generator itself was doing over the last sampling interval.
-
-    Attributes:
-        at_ns: end of the interval on the run's clock.
-        cpu_share: CPU time over wall time of this process; 1.0 is one core.
-        loop_lag_ns: worst lateness of a 10 ms heartbeat of the event loop.
-        gc_pause_ns: longest garbage collection.
-        in_flight: requests on the wire.
-        waiting: planned requests that were due but held back by the concurrency cap.
-        clock_step_ns: change of realtime against monotonic time since the run's start.
-        reads: reads of sockets with a kernel stamp.
-        late_reads: those of them that came over 10 ms after the kernel had the data.
-    """
-
-    at_ns: int
-    cpu_share: float
-    loop_lag_ns: int
-    gc_pause_ns: int
-    in_flight: int
-    waiting: int
-    clock_step_ns: int
-    rss_bytes: int = 0
-    reads: int = 0
-    late_reads: int = 0
-
-
-class WorkerFacts(msgspec.Struct, omit_defaults=True, frozen=True):
-    """What the master knows of one worker.
-
-    Attributes:
-        host: name of its host.
-        clock_ahead_ns: the master's time minus the worker's, taken off its stamps.
-        clock_uncertainty_ns: how well that is known; 0 where both read one clock.
-        fate: why it did not do its share; None where it did.
-    """
-
-    worker: int
-    host: str
-    clock_ahead_ns: int = 0
-    clock_uncertainty_ns: int = 0
-    fate: str | None = None
-
-
 class Batch(msgspec.Struct, omit_defaults=True):
-    """One frame's content: a worker's records and health, or the master's facts (`worker` -1).
+    """One frame's content: a worker's records and health, or the master's notes on workers (`worker` None).
 
     `ended` marks a worker's orderly end.
     """
 
-    worker: int
+    worker: int | None
     records: list[StreamRecord] = []
     health: list[HealthSample] = []
     ended: bool = False
@@ -137,6 +93,6 @@ class SpoolReader:
                 yield _decoder.decode(payload)
 
 
-def spool_path(run_dir: Path, worker: int) -> Path:
-    """Where a worker spools; the master's own notes are those of worker -1."""
-    return run_dir / (f"worker-{worker:03d}{SUFFIX}" if worker >= 0 else f"master{SUFFIX}")
+def spool_path(run_dir: Path, worker: int | None) -> Path:
+    """Where a worker spools; None is the master's own file of notes."""
+    return run_dir / (f"master{SUFFIX}" if worker is None else f"worker-{worker:03d}{SUFFIX}")

@@ -1,33 +1,94 @@
 """Stamped body reads in, one set of stream facts out: first token, last token, usage, outcome.
 
-Pure: it is told the status, headers, body bytes and their arrival times, and never looks at a
-clock or a socket. The definitions are those of docs/metrics.md. A reply that is not a stream
-(plain JSON, an error page) is understood too, so that every request ends in exactly one outcome.
+Pure: it is given the status, headers, body bytes and their arrival times, and never looks at a clock
+or a socket. The definitions are those of docs/metrics.md. A reply that is not a stream (plain JSON, an
+error page) is understood too, so that every request ends in exactly one outcome.
 """
 
 import json
-import re
-import struct
 from operator import sub
 from typing import Any
 
 import msgspec
-import numpy as np
 
 from surgeproof.loadgen.coding import CodingError, Decode, decoder_for
+from surgeproof.loadgen.delta import Output, Usage, choices_of, error_text, has_usage, is_error, output_of
+from surgeproof.loadgen.plain_body import (
+    EXCERPT_CHARS,
+    BodyKind,
+    BodyTooLongError,
+    PlainBody,
+    clean,
+    excerpt,
+    kind_of_bytes,
+    kind_of_reply,
+)
 from surgeproof.loadgen.sse import DEFAULT_MAX_EVENT_BYTES, EventTooLongError, SseEvent, SseParser
+from surgeproof.loadgen.token_form import TokenForm, plain_content
+from surgeproof.outcomes import Outcome, first_of, http_error
 
-EXCERPT_CHARS = 300
-MAX_PLAIN_BODY_BYTES = 64 * 1024 * 1024
-_REASONING_KEYS = ("reasoning_content", "reasoning", "thinking", "reasoning_text")
-_OTHER_OUTPUT_KEYS = ("refusal", "audio", "reasoning_details")
 _ABORT_REASONS = frozenset({"abort", "aborted", "error", "cancelled", "canceled"})
-_ERROR_KEYS = ("error", "errors", "error_code", "error_msg", "error_message")
-_MOST_TOKENS = 2**53
-_NAME_CHARS = 100
+_MAX_ERROR_CHARS = 4 * EXCERPT_CHARS
 _decode_json = msgspec.json.Decoder().decode
-_CONTENT = re.compile(rb'"content"\s*:\s*"')
-_is_plain_text = re.compile(rb"[ !#-\[\]-~]+").fullmatch  # ASCII that JSON writes as it is
+
+
+class Choices:
+    """Which choices a reply has, and why each of them ended."""
+
+    __slots__ = ("finish_by_choice", "finish_reason", "seen")
+
+    def __init__(self) -> None:
+        self.seen: set[int] = set()
+        self.finish_by_choice: dict[int, str] = {}
+        self.finish_reason: str | None = None
+
+    def note(self, output: Output) -> None:
+        """Take in what one choice of a chunk adds."""
+        if output.generated:
+            self.seen.add(output.choice)
+        if output.finish_reason is not None:
+            self.finish_by_choice[output.choice] = output.finish_reason
+            if output.choice == 0 or self.finish_reason is None:
+                self.finish_reason = output.finish_reason
+
+    @property
+    def all_finished(self) -> bool:
+        """Whether every choice has its finish reason: the terminal signal where there is no `[DONE]`."""
+        return bool(self.finish_by_choice) and self.seen <= self.finish_by_choice.keys()
+
+
+class AnswerText:
+    """The text of a reply, for those who want to read it; not kept under load."""
+
+    def __init__(self) -> None:
+        self._answers: dict[int, list[str]] = {}
+        self._reasoning: list[str] = []
+        self._tool_arguments: list[str] = []
+
+    def add(self, output: Output) -> None:
+        """Take in what one choice of a chunk adds."""
+        if output.text:
+            self._answers.setdefault(output.choice, []).append(output.text)
+        if output.reasoning:
+            self._reasoning.append(output.reasoning)
+        if output.tool_arguments:
+            self._tool_arguments.append(output.tool_arguments)
+
+    def answer(self, choice: int = 0) -> str:
+        """The visible answer of one choice."""
+        return _joined(self._answers.get(choice, []))
+
+    def by_choice(self) -> dict[int, str]:
+        """The visible answers of all choices."""
+        return {index: _joined(parts) for index, parts in self._answers.items()}
+
+    def reasoning(self) -> str:
+        """The streamed reasoning."""
+        return _joined(self._reasoning)
+
+    def tool_arguments(self) -> str:
+        """The assembled tool-call arguments."""
+        return _joined(self._tool_arguments)
 
 
 class StreamReader:
@@ -37,8 +98,13 @@ class StreamReader:
         max_tokens: tokens asked for; an answer that is longer is flagged.
         fixed_length: the request forbade an early end (`ignore_eos`, `min_tokens`), so a shorter
             answer is flagged too.
-        keep_text: keep the answer's text (`text`, `reasoning_text`); off under load.
-        max_event_bytes: longest event that is held in memory.
+        keep_text: keep the answer's text (`text`); off under load.
+        max_event_bytes: longest event that is kept in memory.
+
+    Attributes:
+        saw_done: the stream's last event has come.
+        stop_reading: what follows cannot change anything.
+        text: empty unless `keep_text`.
     """
 
     def __init__(
@@ -49,10 +115,6 @@ class StreamReader:
         keep_text: bool = False,
         max_event_bytes: int = DEFAULT_MAX_EVENT_BYTES,
     ) -> None:
-        self.max_tokens = max_tokens
-        self.fixed_length = fixed_length
-        self.keep_text = keep_text
-        self.max_event_bytes = max_event_bytes
         self.http_status: int | None = None
         self.retry_after_s: float | None = None
         self.request_id: str | None = None
@@ -64,64 +126,57 @@ class StreamReader:
         self.first_answer_at_ns: int | None = None
         self.last_token_at_ns: int | None = None
         self.done_at_ns: int | None = None
-        self.finish_reason: str | None = None
-        self.input_tokens: int | None = None
-        self.output_tokens: int | None = None
-        self.cached_tokens: int | None = None
-        self.reasoning_tokens: int | None = None
         self.events = 0
         self.token_events = 0
         self.body_bytes = 0
         self.merged_reads = 0
         self.arrivals_at_ns: list[int] = []
+        self.usage = Usage()
+        self.choices = Choices()
+        self.text = AnswerText()
         self.error: str | None = None
         self.warnings: list[str] = []
         self.saw_done = False
         self.stop_reading = False
-        self._fault: str | None = None
-        self._mode = "sniff"
+        self._max_tokens, self._fixed_length = max_tokens, fixed_length
+        self._keep_text, self._max_event_bytes = keep_text, max_event_bytes
+        self._problems: set[Outcome] = set()
+        self._faulted = False
+        self._kind = BodyKind.UNKNOWN
         self._sse: SseParser | None = None
         self._decode: Decode | None = None
-        self._plain: list[bytes] = []
-        self._plain_bytes = 0
-        self._last_event_at_ns: int | None = None
+        self._plain = PlainBody()
+        self._form = TokenForm()
+        self._only_plain = False
         self._first_event_tokens: int | None = None
-        self._reasoning_seen = False
-        self._server_error = False
-        self._malformed = False
-        self._location: str | None = None
+        self._last_event_at_ns: int | None = None
         self._last_read_at_ns = 0
-        self._head_of_body = b""
-        self._other_choices = False
-        self._texts: dict[int, list[str]] = {}
-        self._reasonings: list[str] = []
-        self._tool_arguments: list[str] = []
-        self.finish_by_choice: dict[int, str] = {}
-        self._choices_seen: set[int] = set()
-        # What stands before and after the text of a plain token's event; nearly all events of a reply share it.
-        self._form: tuple[bytes, bytes] | None = None
-        self._form_fits = True
+        self._reasoned = False
+        self._whole_answer = False
+        self._location: str | None = None
+        self._start_of_body = b""
 
-    # -- what the transport tells ---------------------------------------------------------------
+    # -- what the connection reports --------------------------------------------------------------
 
     def on_head(self, status: int, headers: dict[str, str], at_ns: int) -> None:
         """The response head is complete. `headers` has lower-case names."""
         self.http_status = status
         self.headers_at_ns = at_ns
-        self.request_id = _clean(headers.get("x-request-id"), EXCERPT_CHARS) or None
-        self.server_timing = _clean(headers.get("server-timing"), EXCERPT_CHARS) or None
+        self.request_id = clean(headers.get("x-request-id"), EXCERPT_CHARS) or None
+        self.server_timing = clean(headers.get("server-timing"), EXCERPT_CHARS) or None
         self.retry_after_s = _retry_after_s(headers.get("retry-after"))
         self._location = headers.get("location")
-        kind = headers.get("content-type", "").partition(";")[0].strip().lower()
-        if not 200 <= status < 300:
-            self._mode = "error_body"
-        elif kind in ("text/html", "application/xhtml+xml"):
-            self._mode = "not_ours"
-            self.error = f"content type {kind}"
+        content_type = headers.get("content-type", "").partition(";")[0].strip().lower()
+        self._kind = kind_of_reply(status, content_type)
+        if self._kind is BodyKind.ERROR:
+            self._problems.add(Outcome.HTTP)
+        elif self._kind is BodyKind.MARKUP:
+            self._problems.add(Outcome.CONTENT_TYPE)
+            self.error = f"content type {content_type}"
         try:
             self._decode = decoder_for(headers.get("content-encoding", ""))
         except CodingError as exc:
-            self._fail("error:encoding", str(exc))
+            self._fail(Outcome.ENCODING, str(exc), at_ns)
 
     def on_body(self, data: bytes, at_ns: int) -> None:
         """One read's share of the body, still coded, with its arrival time."""
@@ -135,17 +190,16 @@ class StreamReader:
             try:
                 data = self._decode(data)
             except CodingError as exc:
-                self._fail("error:encoding", str(exc))
+                self._fail(Outcome.ENCODING, str(exc), at_ns)
                 return
         sse = self._sse
         if sse is None:
-            if self._mode == "sniff":
-                data = self._sniff(data)
-                sse = self._sse
+            data = self._begin_body(data)
+            sse = self._sse
             if sse is None:
-                self._collect(data)
+                self._add_plain(data, at_ns)
                 return
-        if self._form is not None and sse.is_between_events and (tokens := self._plain_tokens(data)):
+        if self._only_plain and sse.is_between_events and (tokens := self._form.count(data)):
             self.events += tokens
             self.token_events += tokens
             self.arrivals_at_ns += [at_ns] * tokens
@@ -155,7 +209,7 @@ class StreamReader:
         try:
             events = sse.feed(data)
         except EventTooLongError as exc:
-            self._fail("error:malformed", str(exc))
+            self._fail(Outcome.MALFORMED, str(exc), at_ns)
             return
         if events:
             self._take(events, at_ns)
@@ -169,60 +223,54 @@ class StreamReader:
         if self.done_at_ns is None:
             self.done_at_ns = at_ns
 
-    def on_fault(self, outcome: str, message: str, at_ns: int) -> None:
-        """The transport gave up: connect, timeout, reset, disconnect or our own resources.
+    def on_fault(self, outcome: Outcome, message: str, at_ns: int) -> None:
+        """The connection failed: connect, timeout, reset, disconnect or our own resources.
 
         After a terminal signal the answer is complete; only the close was unclean.
         """
-        if self._sse is not None and outcome in ("error:reset", "error:disconnect") and not self.saw_done:
+        if self._sse is not None and outcome in (Outcome.RESET, Outcome.DISCONNECT) and not self.saw_done:
             self._take_tail()
-        if self.saw_done or self._all_choices_finished():
-            self._warn("unclean_close")
+        if self.saw_done or self.choices.all_finished:
+            self.warn("unclean_close")
             if self.done_at_ns is None:
                 self.done_at_ns = self._last_event_at_ns
             return
-        if self._sse is None and self._plain_bytes:
-            message = f"{message}; {self._plain_excerpt()}"
-        self._fail(outcome, message)
+        if self._sse is None and self._plain.size:
+            message = f"{message}; {self._plain.excerpt()}"
+        self._fail(outcome, message, at_ns)
         self.done_at_ns = at_ns
 
-    # -- what came of it ------------------------------------------------------------------------
+    def warn(self, name: str) -> None:
+        """Add a warning, once."""
+        if name not in self.warnings:
+            self.warnings.append(name)
+
+    # -- the result -------------------------------------------------------------------------------
 
     def outcome(self) -> str:
-        """The outcome class, by the precedence of docs/metrics.md."""
-        fault = self._fault
-        if fault in ("error:connect", "error:client_resource", "error:timeout"):
-            return fault
-        if self.http_status is not None and not 200 <= self.http_status < 300:
-            return f"error:http_{self.http_status}"
-        if self._mode == "not_ours":
-            return "error:content_type"
-        if fault == "error:encoding":
-            return fault
-        if self._server_error:
-            return "error:server_event"
-        if self.finish_reason in _ABORT_REASONS:
-            return "error:aborted"
-        if fault is not None:
-            return fault
-        if self._malformed:
-            return "error:malformed"
-        if self._sse is not None and not self.saw_done and not self._all_choices_finished():
-            return "error:truncated"
-        if self.token_events == 0 and not (self._mode == "json" and self._has_answer):
-            return "error:empty"
-        return "ok"
+        """The outcome as it is stored, by the precedence of `outcomes`."""
+        problems = set(self._problems)
+        if self.choices.finish_reason in _ABORT_REASONS:
+            problems.add(Outcome.ABORTED)
+        if self._sse is not None and not self.saw_done and not self.choices.all_finished:
+            problems.add(Outcome.TRUNCATED)
+        if self.token_events == 0 and not self._whole_answer:
+            problems.add(Outcome.EMPTY)
+        if not problems:
+            return Outcome.OK
+        outcome = first_of(problems)
+        return http_error(self.http_status or 0) if outcome is Outcome.HTTP else outcome
 
     def tpot_ns(self) -> int | None:
         """Time per output token after the first event, ns; None under two tokens or one arrival.
 
-        The tokens of the first event are taken off where the server tells them, else 1. Reasoning
+        The tokens of the first event are taken off where the server counts them, else 1. Reasoning
         tokens that were counted but never streamed are taken off too.
         """
-        first, last, tokens = self.first_token_at_ns, self.last_token_at_ns, self.output_tokens
+        first, last, tokens = self.first_token_at_ns, self.last_token_at_ns, self.usage.output_tokens
         if first is None or last is None or last == first or tokens is None or tokens < 2:
             return None
-        if len(self._choices_seen) > 1 or self.outcome() != "ok":
+        if len(self.choices.seen) > 1 or self.outcome() != Outcome.OK:
             return None
         if self._first_event_tokens is not None:
             later = tokens - self._first_event_tokens
@@ -237,116 +285,83 @@ class StreamReader:
 
     def all_warnings(self) -> tuple[str, ...]:
         """Everything a reader of the record should know, by name."""
-        if self.outcome() == "ok":
-            tokens, limit = self.output_tokens, self.max_tokens
-            if self._mode == "sse" and self.finish_reason is None:
-                self._warn("missing_finish_reason")
+        if self.outcome() == Outcome.OK:
+            tokens, limit = self.usage.output_tokens, self._max_tokens
+            if self._kind is BodyKind.EVENTS and self.choices.finish_reason is None:
+                self.warn("missing_finish_reason")
             if tokens is not None and limit is not None:
-                if tokens > limit * max(1, len(self._choices_seen)):
-                    self._warn("output_over_limit")
-                elif tokens < limit and self.fixed_length:
-                    self._warn("short_output")
+                if tokens > limit * max(1, len(self.choices.seen)):
+                    self.warn("output_over_limit")
+                elif tokens < limit and self._fixed_length:
+                    self.warn("short_output")
             if self.token_events > 1 and self.first_token_at_ns == self.last_token_at_ns:
-                self._warn("buffered")
+                self.warn("buffered")
             if self._hidden_reasoning_tokens():
-                self._warn("hidden_reasoning")
+                self.warn("hidden_reasoning")
         return tuple(self.warnings)
 
-    def text(self, choice: int = 0) -> str:
-        """The visible answer of one choice; empty unless `keep_text`."""
-        return _joined(self._texts.get(choice, []))
+    def _hidden_reasoning_tokens(self) -> int:
+        return 0 if self._reasoned else (self.usage.reasoning_tokens or 0)
 
-    def texts_by_choice(self) -> dict[int, str]:
-        """The visible answers of all choices."""
-        return {index: _joined(parts) for index, parts in self._texts.items()}
+    # -- bodies that are not streams ----------------------------------------------------------------
 
-    def reasoning_text(self) -> str:
-        """The streamed reasoning; empty unless `keep_text`."""
-        return _joined(self._reasonings)
-
-    def tool_arguments(self) -> str:
-        """The assembled tool-call arguments; empty unless `keep_text`."""
-        return _joined(self._tool_arguments)
-
-    def _all_choices_finished(self) -> bool:
-        """Whether every choice that was seen has its finish reason: the terminal signal without `[DONE]`."""
-        return bool(self.finish_by_choice) and self._choices_seen <= self.finish_by_choice.keys()
-
-    # -- bodies that are not streams ------------------------------------------------------------
-
-    def _sniff(self, data: bytes) -> bytes:
-        """Decide by the first visible byte whether this is JSON or an event stream."""
-        head = b"".join((*self._plain, data))
-        seen = head.lstrip(b"\xef\xbb\xbf \t\r\n")
-        if not seen:
+    def _begin_body(self, data: bytes) -> bytes:
+        """Decide by the first visible byte what the body is; returns what is to be read of it now."""
+        if self._kind is not BodyKind.UNKNOWN:
             return data
-        self._plain.clear()
-        self._plain_bytes = 0
-        if seen[:1] in (b"{", b"["):
-            self._mode = "json"
-        elif seen[:1] == b"<":
-            self._mode = "not_ours"
+        start = self._plain.whole() + data
+        self._kind = kind_of_bytes(start)
+        if self._kind is BodyKind.UNKNOWN:
+            return data
+        self._plain.take()
+        if self._kind is BodyKind.MARKUP:
+            self._problems.add(Outcome.CONTENT_TYPE)
             self.error = "the body is markup, not a completion"
-        else:
-            self._mode = "sse"
-            self._sse = SseParser(self.max_event_bytes)
-            self._head_of_body = head[: 4 * EXCERPT_CHARS]
-        return head
+        elif self._kind is BodyKind.EVENTS:
+            self._sse = SseParser(self._max_event_bytes)
+            self._start_of_body = start[: 4 * EXCERPT_CHARS]
+        return start
 
-    def _collect(self, data: bytes) -> None:
-        self._plain_bytes += len(data)
-        if self._mode in ("error_body", "not_ours"):
-            if self._plain_bytes - len(data) < 4 * EXCERPT_CHARS:
-                self._plain.append(data)
-        elif self._plain_bytes > MAX_PLAIN_BODY_BYTES:
-            self._fail("error:malformed", f"a plain body is longer than {MAX_PLAIN_BODY_BYTES} bytes")
-        else:
-            self._plain.append(data)
-
-    def _plain_excerpt(self) -> str:
-        return _excerpt(b"".join(self._plain)[: 4 * EXCERPT_CHARS])
+    def _add_plain(self, data: bytes, at_ns: int) -> None:
+        try:
+            self._plain.add(data, self._kind)
+        except BodyTooLongError as exc:
+            self._fail(Outcome.MALFORMED, str(exc), at_ns)
 
     def _take_plain(self) -> None:
         """The body was no stream: keep an error's message, or read the whole completion."""
-        if self._fault is not None:
+        if self._faulted:
             return
-        if self._mode == "error_body":
-            text = self._plain_excerpt()
+        if self._kind is BodyKind.ERROR:
+            text = self._plain.excerpt()
             if self._location:
                 text = f"redirect to {self._location}; not followed. {text}".strip()
             self.error = text or f"HTTP {self.http_status}"
-        elif self._mode == "not_ours":
-            self.error = f"{self.error}: {self._plain_excerpt()}"
-        elif self._mode == "json":
-            body = b"".join(self._plain)
+        elif self._kind is BodyKind.MARKUP:
+            self.error = f"{self.error}: {self._plain.excerpt()}"
+        elif self._kind is BodyKind.JSON:
+            body = self._plain.whole()
             try:
-                whole = _parse(body, self)
+                whole = self._parse_leniently(body)
             except ValueError:
-                self._malformed = True
-                self.error = f"the body is not valid JSON: {_excerpt(body)}"
+                self._problems.add(Outcome.MALFORMED)
+                self.error = f"the body is not valid JSON: {excerpt(body)}"
                 return
             self._take_whole(whole)
 
     def _take_whole(self, whole: Any) -> None:
-        self._warn("not_streamed")
-        self._has_answer = False
-        if not isinstance(whole, dict) or self._is_error(whole):
-            self._server_error = isinstance(whole, dict)
-            self._malformed = not self._server_error
-            self.error = _error_text(whole)
+        self.warn("not_streamed")
+        if not isinstance(whole, dict) or is_error(whole):
+            self._problems.add(Outcome.SERVER_EVENT if isinstance(whole, dict) else Outcome.MALFORMED)
+            self.error = error_text(whole)
             return
-        self._take_usage(whole)
-        for choice in _dicts(whole.get("choices")):
-            index = _int(choice.get("index")) or 0
-            self._note_finish(index, choice)
-            message = choice.get("message")
-            parts = message if isinstance(message, dict) else choice
-            answer, other = self._output_of(parts, index)
-            self._has_answer = self._has_answer or answer or other
+        self.usage.take(whole)
+        for choice in choices_of(whole):
+            output = output_of(choice)
+            self._note(output)
+            self._whole_answer = self._whole_answer or output.generated
 
-    _has_answer = False
-
-    # -- events ---------------------------------------------------------------------------------
+    # -- events -------------------------------------------------------------------------------------
 
     def _take(self, events: list[SseEvent], at_ns: int) -> None:
         """Interpret the events of one read; all of them share its arrival time."""
@@ -371,15 +386,14 @@ class StreamReader:
             chunk = _decode_json(data)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             try:
-                chunk = _parse(data, self)
+                chunk = self._parse_leniently(data)
             except ValueError:
                 self._on_bad_event(name, data)
                 return
-        if name is None and self._is_plain_token(chunk):
+        if self._only_plain and name is None and (content := plain_content(chunk)) is not None:
             self.token_events += 1
             self.arrivals_at_ns.append(at_ns)
-            if self._form_fits:
-                self._learn_form(data, chunk["choices"][0]["delta"]["content"])
+            self._form.learn(data, content)
         elif name == b"error":
             self._on_server_error(chunk)
         elif isinstance(chunk, dict):
@@ -387,301 +401,104 @@ class StreamReader:
         elif chunk is not None:
             self._on_bad_event(name, data)
 
-    def _plain_tokens(self, data: bytes) -> int:
-        """How many events a read holds if they differ from the last plain token in their text only; else 0.
-
-        JSON would tell the same of each. Read after read is of this kind, and decoding is half of its cost.
-        """
-        assert self._form is not None
-        prefix, suffix = self._form
-        if not (data.startswith(prefix) and data.endswith(suffix)):
-            return 0
-        texts = data[len(prefix) : -len(suffix)].split(suffix + prefix)
-        if not (all(texts) and _is_plain_text(b"".join(texts))):
-            return 0
-        self._form_fits = True
-        return len(texts)
-
-    def _learn_form(self, data: bytes, content: str) -> None:
-        """Take the chunk of a plain token for the form of those to come.
-
-        A form that no chunk has fitted, since each has an id of its own, is the last one learned.
-        """
-        found = _CONTENT.search(data)
-        if found is None or data.count(b'"content"') != 1 or b"\n" in data:
-            return
-        start, end = found.end(), found.end() + len(content)
-        if data[start : end + 1] == content.encode("ascii", "replace") + b'"':
-            self._form_fits = False
-            self._form = (b"data: " + data[:start], data[end:] + b"\n\n")
-
-    def _is_plain_token(self, chunk: Any) -> bool:
-        """Whether a chunk is one more piece of choice 0's text and tells nothing else.
-
-        Nearly all chunks under load are; they need none of the care of `_on_chunk`.
-        """
-        if self.first_answer_at_ns is None or self.keep_text or self._server_error or self._other_choices:
-            return False
-        try:
-            choices = chunk["choices"]
-            choice = choices[0]
-            delta = choice["delta"]
-            return (
-                len(choices) == 1
-                and len(delta) == 1
-                and delta["content"].__class__ is str
-                and delta["content"] != ""
-                and choice["index"] == 0
-                and not choice["finish_reason"]
-                and "usage" not in chunk
-                and "error" not in chunk
-                and "usage" not in choice
-            )
-        except (KeyError, IndexError, TypeError):
-            return False
-
     def _take_tail(self) -> None:
-        """At the body's end: an event without its blank line counts if it is whole, else it is the cut.
+        """At the body's end: an event without its blank line counts if it is whole, otherwise it was cut.
 
         It was complete when its last byte was read, however long the end took.
         """
-        assert self._sse is not None
+        assert self._sse is not None, "called for streams"
         tail = [(name, data) for name, data in self._sse.close() if _is_done(data) or _is_json(data)]
         if tail:
             self._take(tail, self._last_read_at_ns)
-        if self.events == 0 and not self.saw_done and self.error is None and self._head_of_body:
-            self.error = f"the body holds no event: {_excerpt(self._head_of_body)}"
+        if self.events == 0 and not self.saw_done and self.error is None and self._start_of_body:
+            self.error = f"the body holds no event: {excerpt(self._start_of_body)}"
 
     def _on_chunk(self, chunk: dict[str, Any], at_ns: int) -> None:
-        if self._is_error(chunk):
+        if is_error(chunk):
             self._on_server_error(chunk)
-            for choice in _dicts(chunk.get("choices")):
-                self._note_finish(_int(choice.get("index")) or 0, choice)
+            for choice in choices_of(chunk):
+                self.choices.note(output_of(choice)._replace(generated=False))
             return
-        usage = chunk.get("usage") or chunk.get("x_groq")
-        if usage:
-            self._take_usage(chunk)
-        choices = chunk.get("choices")
-        if not choices or not isinstance(choices, list) or self._server_error:
+        counted = has_usage(chunk)
+        if counted:
+            self.usage.take(chunk)
+        if Outcome.SERVER_EVENT in self._problems:
             return
         generated = answered = False
-        for choice in choices:
-            if isinstance(choice, dict):
-                answer, other = self._on_choice(choice)
-                answered = answered or answer
-                generated = generated or answer or other
+        for choice in choices_of(chunk):
+            if choice.get("usage"):
+                self.usage.take(choice)
+            output = output_of(choice)
+            self._note(output)
+            generated = generated or output.generated
+            answered = answered or bool(output.text)
         if generated:
-            self._on_token(at_ns, answered=answered, counted=bool(usage))
+            self._on_token(at_ns, answered=answered, counted=counted)
 
-    def _on_choice(self, choice: dict[str, Any]) -> tuple[bool, bool]:
-        """Return (visible answer?, other generated output?) of one choice of a chunk."""
-        index = choice.get("index")
-        if index.__class__ is not int:
-            index = 0
-        if choice.get("finish_reason"):
-            self._note_finish(index, choice)
-        if choice.get("usage"):
-            self._take_usage(choice)
-        delta = choice.get("delta")
-        if delta is None:
-            delta = choice.get("message") or choice
-        if not isinstance(delta, dict):
-            return False, False
-        answer, other = self._output_of(delta, index)
-        if answer or other:
-            self._choices_seen.add(index)
-            self._other_choices = self._other_choices or index != 0
-        return answer, other
+    def _note(self, output: Output) -> None:
+        self.choices.note(output)
+        self._reasoned = self._reasoned or output.reasoned
+        if self._keep_text:
+            self.text.add(output)
 
     def _on_token(self, at_ns: int, *, answered: bool, counted: bool) -> None:
-        """An event with output; `counted` when the same chunk told the tokens so far."""
+        """An event with output; `counted` when the same chunk has the number of tokens so far."""
         self.token_events += 1
         self.arrivals_at_ns.append(at_ns)
         if self.first_token_at_ns is None:
             self.first_token_at_ns = at_ns
-            if counted and self.output_tokens:
-                self._first_event_tokens = self.output_tokens
+            if counted and self.usage.output_tokens:
+                self._first_event_tokens = self.usage.output_tokens
         if answered and self.first_answer_at_ns is None:
             self.first_answer_at_ns = at_ns
+        # From the first visible text on, one more piece of the only choice changes nothing but the counts.
+        self._only_plain = not self._keep_text and self.first_answer_at_ns is not None and self.choices.seen == {0}
 
-    def _output_of(self, delta: dict[str, Any], index: int) -> tuple[bool, bool]:
-        """Return (visible answer?, other generated output?) and keep the text where asked to."""
-        content = delta.get("content")
-        if content is None:
-            content = delta.get("text")
-        if content.__class__ is str:
-            answer = bool(content)
-            if answer and self.keep_text:
-                self._texts.setdefault(index, []).append(content)
-            # The common delta is {"content": ...} alone: nothing else to look for.
-            if answer and len(delta) == 1:
-                return True, False
-            other = False
-        else:
-            answer, other = self._take_parts(content, index) if content else (False, False)
-        for key in _REASONING_KEYS:
-            value = delta.get(key)
-            if value and isinstance(value, str):
-                other = self._reasoning_seen = True
-                if self.keep_text:
-                    self._reasonings.append(value)
-                break
-        for key in _OTHER_OUTPUT_KEYS:
-            other = other or bool(delta.get(key))
-        tools = delta.get("tool_calls") or ()
-        function = delta.get("function_call")
-        if tools or function:
-            other = self._take_tools(tools, function) or other
-        return answer, other
-
-    def _take_parts(self, content: Any, index: int) -> tuple[bool, bool]:
-        """Content as a list of typed parts (Mistral, some gateways): text, or thinking."""
-        answer = other = False
-        for part in _dicts(content):
-            text = part.get("text")
-            if isinstance(text, str) and text:
-                answer = True
-                if self.keep_text:
-                    self._texts.setdefault(index, []).append(text)
-            elif any(part.get(key) for key in _REASONING_KEYS):
-                other = self._reasoning_seen = True
-        return answer, other
-
-    def _take_tools(self, tools: Any, function: Any) -> bool:
-        generated = False
-        calls = [call.get("function") or call.get("custom") for call in _dicts(tools)]
-        for call in _dicts([*calls, function]):
-            arguments = call.get("arguments") or call.get("input")
-            if call.get("name") or arguments:
-                generated = True
-            if self.keep_text and isinstance(arguments, str):
-                self._tool_arguments.append(arguments)
-        return generated
-
-    def _note_finish(self, index: int, choice: dict[str, Any]) -> None:
-        reason = choice.get("finish_reason")
-        if not reason:
-            return
-        text = _clean(str(reason), _NAME_CHARS)
-        self.finish_by_choice[index] = text
-        if index == 0 or self.finish_reason is None:
-            self.finish_reason = text
-
-    def _take_usage(self, chunk: dict[str, Any]) -> None:
-        """Usage is cumulative: the largest count seen stands, nothing is summed."""
-        usage = chunk.get("usage")
-        if not isinstance(usage, dict):
-            groq = chunk.get("x_groq")
-            usage = groq.get("usage") if isinstance(groq, dict) else None
-            if not isinstance(usage, dict):
-                return
-        get = usage.get
-        self.output_tokens = _larger(self.output_tokens, get("completion_tokens", get("output_tokens")))
-        self.input_tokens = _larger(self.input_tokens, get("prompt_tokens", get("input_tokens")))
-        details = get("prompt_tokens_details") or get("input_tokens_details")
-        if isinstance(details, dict):
-            self.cached_tokens = _larger(self.cached_tokens, details.get("cached_tokens"))
-        else:
-            cached = get("prompt_cache_hit_tokens", get("cached_tokens"))
-            self.cached_tokens = _larger(self.cached_tokens, cached)
-        details = get("completion_tokens_details") or get("output_tokens_details")
-        if isinstance(details, dict):
-            self.reasoning_tokens = _larger(self.reasoning_tokens, details.get("reasoning_tokens"))
-
-    def _hidden_reasoning_tokens(self) -> int:
-        return 0 if self._reasoning_seen else (self.reasoning_tokens or 0)
-
-    # -- errors ---------------------------------------------------------------------------------
-
-    def _is_error(self, chunk: dict[str, Any]) -> bool:
-        error = chunk.get("error")
-        if isinstance(error, dict):
-            # Some gateways send an error object whose every field is empty or 0 with each good chunk.
-            error = any(error.values())
-        if error:
-            return True
-        if chunk.get("choices") or chunk.get("usage"):
-            return False
-        kind = chunk.get("object") or chunk.get("type")
-        if kind == "error" or (kind is None and chunk.get("detail")):
-            return True
-        code = chunk.get("status_code", chunk.get("status", chunk.get("code")))
-        return any(chunk.get(key) for key in _ERROR_KEYS if key != "error") or (isinstance(code, int) and code >= 400)
+    # -- errors -------------------------------------------------------------------------------------
 
     def _on_server_error(self, payload: Any) -> None:
-        self._server_error = True
-        self._form, self._form_fits = None, False
+        self._problems.add(Outcome.SERVER_EVENT)
+        self._only_plain = False
+        self._form.forget()
         if self.error is None:
-            self.error = _error_text(payload)
+            self.error = error_text(payload)
 
     def _on_bad_event(self, name: bytes | None, data: bytes) -> None:
         if name == b"error":
             self._on_server_error(data.decode("utf-8", "replace"))
         elif name in (None, b"", b"message"):
             # Events of other names are not for us, as for every EventSource.
-            self._malformed = True
+            self._problems.add(Outcome.MALFORMED)
             if self.error is None:
-                self.error = f"an event is not a JSON object: {_excerpt(data)}"
+                self.error = f"an event is not a JSON object: {excerpt(data)}"
 
-    def _fail(self, outcome: str, message: str) -> None:
-        if self._fault is None:
-            self._fault = outcome
-            self.error = _clean(message if self.error is None else f"{self.error}; {message}", 4 * EXCERPT_CHARS)
+    def _fail(self, outcome: Outcome, message: str, at_ns: int) -> None:
+        if not self._faulted:
+            self._faulted = True
+            self._problems.add(outcome)
+            self.error = clean(message if self.error is None else f"{self.error}; {message}", _MAX_ERROR_CHARS)
         self.stop_reading = True
+        if self.done_at_ns is None:
+            self.done_at_ns = at_ns
 
-    def _warn(self, name: str) -> None:
-        if name not in self.warnings:
-            self.warnings.append(name)
+    def _parse_leniently(self, data: bytes) -> Any:
+        """The second try: NaN, lone surrogates and bad UTF-8 must not lose a token.
 
-    def note(self, warning: str) -> None:
-        """Add a warning that only the transport can know of."""
-        self._warn(warning)
-
-
-def pack_arrivals(origin_ns: int, arrivals_at_ns: list[int]) -> bytes | None:
-    """Arrival times as little-endian uint32 microsecond steps, the first from `origin_ns`.
-
-    Four bytes an event; a step of over 71 minutes is held at that.
-    """
-    if not arrivals_at_ns:
-        return None
-    at_us = [origin_ns // 1000, *(at_ns // 1000 for at_ns in arrivals_at_ns)]
-    form = f"<{len(arrivals_at_ns)}I"
-    try:
-        return struct.pack(form, *map(sub, at_us[1:], at_us))
-    except struct.error:
-        return struct.pack(form, *(min(max(step, 0), 0xFFFFFFFF) for step in map(sub, at_us[1:], at_us)))
-
-
-def unpack_arrivals(packed: bytes | None) -> list[int]:
-    """Microseconds since the origin of `pack_arrivals`, one for each event."""
-    at_us: list[int] = np.cumsum(np.frombuffer(packed or b"", dtype="<u4").astype(np.int64)).tolist()
-    return at_us
-
-
-def _parse(data: bytes, reader: StreamReader) -> Any:
-    """The lenient second try: NaN, lone surrogates and bad UTF-8 must not lose a token.
-
-    Raises:
-        ValueError: it is not JSON at all.
-    """
-    try:
-        return json.loads(data)
-    except UnicodeDecodeError:
-        value = json.loads(data.decode("utf-8", "replace"))
-        reader.note("invalid_utf8")
-        return value
-    except RecursionError as exc:
-        raise ValueError("nested too deeply") from exc
+        Raises:
+            ValueError: it is not JSON at all.
+        """
+        try:
+            return json.loads(data)
+        except UnicodeDecodeError:
+            value = json.loads(data.decode("utf-8", "replace"))
+            self.warn("invalid_utf8")
+            return value
+        except RecursionError as exc:
+            raise ValueError("nested too deeply") from exc
 
 
 def _is_done(data: bytes) -> bool:
     return data.strip(b' \t"') == b"[DONE]"
-
-
-def _clean(text: str | None, most: int) -> str:
-    """Text that any database takes: no lone surrogate, no endless line."""
-    return (text or "").encode("utf-8", "replace").decode()[:most]
 
 
 def _is_json(data: bytes) -> bool:
@@ -700,49 +517,8 @@ def _joined(parts: list[str]) -> str:
     return text
 
 
-def _excerpt(data: bytes) -> str:
-    text = data.decode("utf-8", "replace").replace("\0", "").strip()
-    return text if len(text) <= EXCERPT_CHARS else text[:EXCERPT_CHARS] + "…"
-
-
-def _error_text(payload: Any) -> str:
-    """Code, type and message of an error object in any of the forms seen in the field."""
-    error = payload
-    for _ in range(2):
-        if isinstance(error, dict) and error.get("error"):
-            error = error["error"]
-    if isinstance(error, dict):
-        outer = payload if isinstance(payload, dict) else {}
-        parts = [
-            str(value)
-            for key in ("code", "type", "error_type", "error_code", "message", "msg", "error_msg", "detail")
-            if (value := error.get(key, outer.get(key))) not in (None, "")
-        ]
-        text = " ".join(parts) or json.dumps(error)
-    else:
-        kind = payload.get("error_type", "") if isinstance(payload, dict) else ""
-        text = f"{kind} {error}".strip()
-    return _excerpt(text.encode("utf-8", "replace"))
-
-
-def _dicts(value: Any) -> list[dict[str, Any]]:
-    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
-
-
-def _int(value: Any) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
-
-
-def _larger(held: int | None, value: Any) -> int | None:
-    if isinstance(value, float) and value.is_integer():
-        value = int(value)
-    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < _MOST_TOKENS:
-        return held
-    return value if held is None or value > held else held
-
-
 def _retry_after_s(value: str | None) -> float | None:
-    """Retry-After in seconds; a date is left alone (the record keeps the fact of shedding)."""
+    """Retry-After in seconds; a date is ignored (the status says that the request was shed)."""
     try:
         seconds = float(value) if value is not None else -1.0
     except ValueError:

@@ -11,8 +11,8 @@ from base64 import b64encode
 from typing import Any
 from urllib.parse import SplitResult, unquote, urlsplit
 
-from surgeproof.config import TlsOptions
 from surgeproof.errors import ConfigError, EndpointError
+from surgeproof.scenario import TlsOptions
 
 
 class Target:

@@ -8,8 +8,11 @@ import contextlib
 import ctypes
 import os
 import sys
+import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
+
+from surgeproof.clock import MonotonicClock
 
 _CLOCK_MONOTONIC = 1
 _TFD_TIMER_ABSTIME = 1
@@ -71,6 +74,52 @@ class WakeTimer:
             return
         with contextlib.suppress(BlockingIOError):
             os.read(self._fd, 8)
+        self._callback()
+
+
+NEVER_NS = 1 << 62
+"""A monotonic time that does not come."""
+
+
+class Busy(Protocol):
+    """A client that looks at the schedule between its reads, of which a turn of the loop may have hundreds."""
+
+    loop: Any
+    next_due_ns: int
+    on_due: Callable[[], None]
+
+
+class DispatchTimer:
+    """Fires at times of the run's clock, by the event loop or between two reads of a busy client.
+
+    Args:
+        client: the client of the same process.
+        clock: the run's clock.
+        callback: called when the time has come; may set the timer again.
+    """
+
+    def __init__(self, client: Busy, clock: MonotonicClock, callback: Callable[[], None]) -> None:
+        self._client, self._clock, self._callback = client, clock, callback
+        self._timer = WakeTimer(client.loop, self._fire)
+        client.on_due = self._fire
+
+    def set(self, at_ns: int) -> None:
+        """Fire at this time of the run's clock; at once if it has passed."""
+        due_ns = at_ns - self._clock.anchor_ns
+        self._client.next_due_ns = due_ns
+        self._timer.set(due_ns, time.monotonic_ns())
+
+    def cancel(self) -> None:
+        """Do not fire between reads any more; a timer that is set fires into the void."""
+        self._client.next_due_ns = NEVER_NS
+
+    def close(self) -> None:
+        """Stop for good."""
+        self.cancel()
+        self._timer.close()
+
+    def _fire(self) -> None:
+        self._client.next_due_ns = NEVER_NS
         self._callback()
 
 

@@ -1,17 +1,38 @@
 """Locust's user classes and load shapes.
 
 Locust owns users, distribution and lifecycle; the schedule, the sockets and the records are the
-engine's. A user of a closed loop asks the engine of its process; a shape blocks until its session
+engine's. A user of a closed loop asks the engine of its process; a shape blocks until the controller
 says that a step, or the whole plan, is over.
 """
 
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import gevent
 from locust import LoadTestShape, User, constant, task
 
-if TYPE_CHECKING:
-    from surgeproof.loadgen.session import Session
+from surgeproof.scenario import Scenario
+
+
+class LoadProgress(Protocol):
+    """What a shape asks of the run controller."""
+
+    scenario: Scenario
+
+    def worker_count(self) -> int:
+        """How many processes share the load."""
+        ...
+
+    def wait_until_answered(self) -> None:
+        """Open loop: block until the whole plan has been answered."""
+        ...
+
+    def wait_until_step_is_over(self) -> None:
+        """Closed loop: block until the step's time is over or its requests are answered."""
+        ...
+
+    def enter_step(self, users: int) -> None:
+        """The ladder's next step begins."""
+        ...
 
 
 class ClassUser(User):
@@ -49,13 +70,13 @@ class P2User(ClassUser):
 
 
 class ReplayUser(User):
-    """Stands for one worker's open-loop dispatcher, so that Locust shows who is at work."""
+    """Placeholder user of one worker's open loop, so that Locust shows who is at work."""
 
     wait_time = constant(0)
 
     @task
     def watch(self) -> None:
-        """The dispatcher sends on its own; there is nothing to do but to be there."""
+        """The open loop sends on its own; this user does nothing."""
         gevent.sleep(3600)
 
 
@@ -67,9 +88,9 @@ class OpenLoopShape(LoadTestShape):
 
     abstract = True
 
-    def __init__(self, session: "Session") -> None:
+    def __init__(self, progress: LoadProgress) -> None:
         super().__init__()
-        self._session = session
+        self._progress = progress
         self._started = False
 
     def reset_time(self) -> None:
@@ -79,11 +100,11 @@ class OpenLoopShape(LoadTestShape):
 
     def tick(self) -> tuple[int, float] | None:
         """Block until the load is over; Locust asks again at once when we return."""
-        workers = self._session.worker_count()
+        workers = self._progress.worker_count()
         if not self._started:
             self._started = True
             return workers, float(workers)
-        self._session.wait_until_answered()
+        self._progress.wait_until_answered()
         return None
 
 
@@ -92,9 +113,9 @@ class LadderShape(LoadTestShape):
 
     abstract = True
 
-    def __init__(self, session: "Session") -> None:
+    def __init__(self, progress: LoadProgress) -> None:
         super().__init__()
-        self._session = session
+        self._progress = progress
         self._step = -1
 
     def reset_time(self) -> None:
@@ -104,12 +125,12 @@ class LadderShape(LoadTestShape):
 
     def tick(self) -> tuple[int, float] | None:
         """Block until the step is over, then name the next one's users."""
-        steps = self._session.scenario.load.concurrency
+        steps = self._progress.scenario.load.concurrency
         if self._step >= 0:
-            self._session.wait_until_step_is_over()
+            self._progress.wait_until_step_is_over()
         self._step += 1
         if self._step >= len(steps):
             return None
         users = steps[self._step]
-        self._session.enter_step(users)
+        self._progress.enter_step(users)
         return users, float(users)

@@ -1,9 +1,9 @@
-"""Both ends of what a Locust master and its workers tell each other about a run.
+"""Both ends of the messages that a Locust master and its workers exchange about a run.
 
     master -> worker  surgeproof_begin   the run and the worker's share
     worker -> master  surgeproof_clock   a time stamp; the answer lets it read the master's clock
     worker -> master  surgeproof_plan    asks for the plan
-    worker -> master  surgeproof_ready   it could start
+    worker -> master  surgeproof_ready   it can start
     master -> worker  surgeproof_go      the common time of the plan's 0
     master -> worker  surgeproof_step    the ladder's next step
     worker -> master  surgeproof_done    share (or step) sent and answered
@@ -29,27 +29,28 @@ from gevent.lock import RLock
 from locust.env import Environment
 
 from surgeproof.clock import ClockOffset, MonotonicClock, estimate_offset, measure_anchor_ns
-from surgeproof.config import Secrets
+from surgeproof.credentials import Secrets
 from surgeproof.errors import RunBrokenError, SurgeproofError
-from surgeproof.loadgen.engine import PLAN_FILE, SPEC_FILE, Engine, Outbox, RunSpec
-from surgeproof.loadgen.load import ProcessLoad
+from surgeproof.loadgen.batch_transfer import BatchReceiver, BatchSender
+from surgeproof.loadgen.engine import Engine, Outbox
+from surgeproof.loadgen.locust_load import ProcessLoad
 from surgeproof.loadgen.plan import Plan
-from surgeproof.loadgen.shipping import Landing, Shipper
-from surgeproof.loadgen.spool import Batch, SpoolWriter, WorkerFacts, spool_path
+from surgeproof.loadgen.spec import PLAN_FILE, SPEC_FILE, RunSpec
+from surgeproof.loadgen.spool import Batch, SpoolWriter, spool_path
 from surgeproof.loadgen.users import USER_CLASSES, ReplayUser
+from surgeproof.records import WorkerFacts
 
 logger = logging.getLogger(__name__)
 
-READY_PATIENCE_S = 20.0
+READY_TIMEOUT_S = 20.0
 _CLOCK_EXCHANGES = 16
-_ANSWER_PATIENCE_S = 10.0
-_SHIP_PATIENCE_S = 10.0
-_MASTER = -1
+_ANSWER_TIMEOUT_S = 10.0
+_DELIVERY_TIMEOUT_S = 10.0
 LOCAL_SPOOLS = Path("surgeproof.spool")
 
 
-class WorkerCrew:
-    """The master's end: the workers that were connected when the run began.
+class RemoteWorkers:
+    """The master's end, a `WorkerGroup`: the workers that were connected when the run began.
 
     Args:
         runner: Locust's `MasterRunner`.
@@ -57,7 +58,7 @@ class WorkerCrew:
     """
 
     LEAD_S = 0.3
-    """From the word to go to the plan's 0: a message must reach every worker by then."""
+    """From the message to start to the plan's 0: it must reach every worker by then."""
 
     def __init__(self, runner: Any, changed: Event) -> None:
         self._runner = runner
@@ -67,7 +68,7 @@ class WorkerCrew:
         self._ready: set[int] = set()
         self._done: set[int] = set()
         self._ended: set[int] = set()
-        self._landing: Landing | None = None
+        self._receiver: BatchReceiver | None = None
         self._notes: SpoolWriter | None = None
         self._packed_plan = b""
         self._clock = MonotonicClock()
@@ -77,29 +78,29 @@ class WorkerCrew:
         runner.environment.events.worker_connect.add_listener(self._on_connect)
 
     def begin(self, spec: RunSpec, plan: Plan, step: int) -> None:
-        """Give every connected worker its share, wait until they are ready, and let them go.
+        """Give every connected worker its share, wait until they are ready, and start them.
 
         Raises:
-            RunBrokenError: no worker got ready.
+            RunBrokenError: no worker became ready.
         """
         run_dir = Path(spec.run_dir)
         self._clock = MonotonicClock(spec.anchor_ns)
         self._numbers = {client.id: number for number, client in enumerate(self._runner.clients.ready)}
         self._ready, self._done, self._ended = set(), set(), set()
         self._facts = {number: WorkerFacts(number, host_of(name)) for name, number in self._numbers.items()}
-        self._landing, self._notes = Landing(run_dir), SpoolWriter(spool_path(run_dir, _MASTER))
+        self._receiver, self._notes = BatchReceiver(run_dir), SpoolWriter(spool_path(run_dir, None))
         self._packed_plan = b""
         self._plan = plan
         spec_json = msgspec.json.encode(spec).decode()
         for client_id, number in self._numbers.items():
             share = {"worker": number, "workers": len(self._numbers), "step": step, "spec": spec_json}
             self._runner.send_message("surgeproof_begin", share, client_id)
-        self._wait_for(self._ready, READY_PATIENCE_S)
+        self._wait_for(self._ready, READY_TIMEOUT_S)
         for number in self._facts.keys() - self._ready:
-            self._note_fate(number, f"did not get ready within {READY_PATIENCE_S:g} s")
+            self._note_failure(number, f"did not become ready within {READY_TIMEOUT_S:g} s")
         self._write_facts()
         if not self._ready:
-            raise RunBrokenError("no worker got ready: see their own messages")
+            raise RunBrokenError("no worker became ready: see the workers' own output")
         start_at_ns = self._clock.now_ns() + int(self.LEAD_S * 1e9)
         self._begun_s = time.monotonic()
         for client_id, number in self._numbers.items():
@@ -112,56 +113,58 @@ class WorkerCrew:
         self._runner.send_message("surgeproof_step", {"step": step})
 
     def is_done(self) -> bool:
-        """Whether all that are alive and got ready have reported their share done."""
-        return self._alive() <= self._done
+        """Whether all that are reachable have reported their share done."""
+        return self._reachable() <= self._done
 
-    def stop(self, *, interrupted: bool, patience_s: float) -> None:
-        """End the load everywhere, and note what became of those who did not say goodbye."""
+    def stop(self, *, interrupted: bool, timeout_s: float) -> None:
+        """End the load everywhere, and note why workers that did not report completion are missing."""
         self._runner.send_message("surgeproof_stop", {"interrupted": interrupted})
-        self._wait_for(self._ended, patience_s)
+        self._wait_for(self._ended, timeout_s)
         for number in self._ready - self._ended:
-            self._note_fate(number, f"was lost {time.monotonic() - self._begun_s:.0f} s after the start or before")
+            self._note_failure(number, f"was lost {time.monotonic() - self._begun_s:.0f} s after the start or before")
         self._write_facts()
-        if self._landing is not None:
-            self._landing.close()
+        if self._receiver is not None:
+            self._receiver.close()
         if self._notes is not None:
             self._notes.close()
 
-    def _alive(self) -> set[int]:
-        """Numbers of the workers that got ready and still answer."""
+    def _reachable(self) -> set[int]:
+        """Numbers of the workers that became ready and still answer."""
         missing = {client.id for client in self._runner.clients.missing}
-        alive = {
+        reachable = {
             number
             for client_id, number in self._numbers.items()
             if client_id in self._runner.clients and client_id not in missing
         }
-        for number in self._ready - alive - self._ended:
-            self._note_fate(number, f"stopped answering about {time.monotonic() - self._begun_s:.0f} s after the start")
-        return alive & self._ready if self._ready else alive
+        for number in self._ready - reachable - self._ended:
+            self._note_failure(
+                number, f"stopped answering about {time.monotonic() - self._begun_s:.0f} s after the start"
+            )
+        return reachable & self._ready if self._ready else reachable
 
-    def _wait_for(self, reported: set[int], patience_s: float) -> None:
-        """Wait until every worker that is expected and alive is among those who reported."""
-        limit_s = time.monotonic() + patience_s
+    def _wait_for(self, reported: set[int], timeout_s: float) -> None:
+        """Wait until every worker that is expected and reachable has reported."""
+        limit_s = time.monotonic() + timeout_s
         while time.monotonic() < limit_s:
-            expected = set(self._numbers.values()) if reported is self._ready else self._alive()
+            expected = set(self._numbers.values()) if reported is self._ready else self._reachable()
             if expected <= reported:
                 return
             self._changed.clear()
             self._changed.wait(timeout=min(0.2, max(0.0, limit_s - time.monotonic())))
 
-    def _note_fate(self, number: int, fate: str) -> None:
-        if self._facts[number].fate is None:
-            logger.warning("worker %d on %s %s", number, self._facts[number].host, fate)
-            self._facts[number] = msgspec.structs.replace(self._facts[number], fate=fate)
+    def _note_failure(self, number: int, reason: str) -> None:
+        if self._facts[number].failure_reason is None:
+            logger.warning("worker %d on %s %s", number, self._facts[number].host, reason)
+            self._facts[number] = msgspec.structs.replace(self._facts[number], failure_reason=reason)
 
     def _write_facts(self) -> None:
         if self._notes is not None:
-            self._notes.append(Batch(_MASTER, facts=list(self._facts.values())))
+            self._notes.append(Batch(None, facts=list(self._facts.values())))
 
-    # -- what workers tell ----------------------------------------------------------------------
+    # -- messages of workers ----------------------------------------------------------------------
 
     def _number(self, msg: Any) -> int | None:
-        """Which of this run's workers it is; None for one that joined later and has no share."""
+        """Which of this run's workers sent it; None for one that joined later and has no share."""
         return self._numbers.get(msg.node_id)
 
     def _on_connect(self, client_id: str, **_: Any) -> None:
@@ -192,7 +195,7 @@ class WorkerCrew:
 
     def _on_batch(self, msg: Any, **_: Any) -> None:
         number = self._number(msg)
-        if number is not None and self._landing is not None and self._landing.take(number, msg.data["frame"]):
+        if number is not None and self._receiver is not None and self._receiver.take(number, msg.data["frame"]):
             self._runner.send_message("surgeproof_batch", {"number": msg.data["number"]}, msg.node_id)
 
     def _on_ended(self, msg: Any, **_: Any) -> None:
@@ -202,7 +205,7 @@ class WorkerCrew:
             self._changed.set()
 
 
-class WorkerSession:
+class WorkerController:
     """The worker's end.
 
     Args:
@@ -215,11 +218,11 @@ class WorkerSession:
         self.load = ProcessLoad(environment)
         self._forked = bool(getattr(environment.parsed_options, "processes", None))
         self._answers: dict[str, AsyncResult] = {}
-        self._shipper: Shipper | None = None
-        self._stopping = RLock()
+        self._sender: BatchSender | None = None
+        self._stop_lock = RLock()
 
     def install(self) -> None:
-        """Listen to the master; which users it wants is its choice."""
+        """Listen to the master, which chooses the users."""
         self.environment.user_classes = [ReplayUser, *USER_CLASSES.values()]
         self.runner.register_message("surgeproof_begin", self._on_begin, concurrent=True)
         self.runner.register_message("surgeproof_clock", self._on_answer)
@@ -245,19 +248,19 @@ class WorkerSession:
                 offset = self._agree_on_clock()
                 clock = MonotonicClock(measure_anchor_ns() + offset.ahead_ns)
                 plan = Plan.unpack(self._ask("plan", {})["packed"])
-                outbox = self._shipper = self._make_shipper(spec, data["worker"])
+                outbox = self._sender = self._make_batch_sender(spec, data["worker"])
             secrets = Secrets.from_environment(dict(os.environ))
             engine = Engine(
                 spec, secrets, plan, data["worker"], data["workers"], clock, outbox,
                 self.load.count, self.load.report_done,
             )  # fmt: skip
         except (SurgeproofError, OSError, gevent.Timeout) as exc:
-            logger.error("this worker cannot take part: %s", exc)  # noqa: TRY400
+            logger.error("this worker cannot take part in the run: %s", exc)  # noqa: TRY400
             return
         engine.step = data["step"]
-        self.load.take(engine, spec.scenario, lambda: self._tell("done", {}))
+        self.load.attach(engine, spec.scenario, lambda: self._send("done", {}))
         facts = WorkerFacts(data["worker"], os.uname().nodename, offset.ahead_ns, offset.uncertainty_ns)
-        self._tell("ready", msgspec.to_builtins(facts))
+        self._send("ready", msgspec.to_builtins(facts))
 
     def _agree_on_clock(self) -> ClockOffset:
         """How far the master's clock is ahead of ours."""
@@ -271,8 +274,8 @@ class WorkerSession:
     def _ask(self, name: str, data: dict[str, Any]) -> dict[str, Any]:
         """Send a message and wait for the master's answer of the same name."""
         answer = self._answers[name] = AsyncResult()
-        self._tell(name, data)
-        found: dict[str, Any] = answer.get(timeout=_ANSWER_PATIENCE_S)
+        self._send(name, data)
+        found: dict[str, Any] = answer.get(timeout=_ANSWER_TIMEOUT_S)
         return found
 
     def _on_answer(self, msg: Any, **_: Any) -> None:
@@ -280,22 +283,22 @@ class WorkerSession:
         if answer is not None:
             answer.set(msg.data)
 
-    def _make_shipper(self, spec: RunSpec, worker: int) -> Shipper:
+    def _make_batch_sender(self, spec: RunSpec, worker: int) -> BatchSender:
         folder = LOCAL_SPOOLS / spec.uid
         folder.mkdir(parents=True, exist_ok=True)
         (folder / SPEC_FILE).write_bytes(msgspec.json.encode(spec))
 
         def send(number: int, frame: bytes) -> None:
             try:
-                self._tell("batch", {"number": number, "frame": frame})
+                self._send("batch", {"number": number, "frame": frame})
             except Exception as exc:  # noqa: BLE001 - whatever the channel raises, the batch is in the file
                 logger.warning("batch %d could not be sent: %s", number, exc)
 
-        return Shipper(spool_path(folder, worker), send)
+        return BatchSender(spool_path(folder, worker), send)
 
     def _on_acknowledged(self, msg: Any, **_: Any) -> None:
-        if self._shipper is not None:
-            self._shipper.acknowledged(int(msg.data["number"]))
+        if self._sender is not None:
+            self._sender.acknowledged(int(msg.data["number"]))
 
     def _on_go(self, msg: Any, **_: Any) -> None:
         if self.load.engine is not None:
@@ -307,39 +310,39 @@ class WorkerSession:
 
     def _on_stop(self, msg: Any, **_: Any) -> None:
         self._end(interrupted=bool(msg.data["interrupted"]))
-        self._tell("ended", {})
+        self._send("ended", {})
 
     def _on_interrupt(self) -> None:
-        """In a greenlet: Python's own KeyboardInterrupt would rise in the middle of a hub callback."""
+        """Runs in a greenlet: Python's own KeyboardInterrupt would be raised in the middle of a hub callback."""
         self._end(interrupted=True)
         self.environment.process_exit_code = 128 + signal.SIGINT
         self.runner.quit()
 
     def _end(self, *, interrupted: bool) -> None:
-        """Drain, spool, and see that the master has everything."""
-        with self._stopping:
+        """Drain, spool, and make sure that the master has everything."""
+        with self._stop_lock:
             engine, self.load.engine = self.load.engine, None
             if engine is not None:
                 engine.stop(interrupted=interrupted)
-            if self._shipper is not None:
-                self._deliver(self._shipper)
-                self._shipper = None
+            if self._sender is not None:
+                self._deliver(self._sender)
+                self._sender = None
 
-    def _deliver(self, shipper: Shipper) -> None:
-        """Wait for the last acknowledgements; what lacks them stays on our disk."""
-        limit_s = time.monotonic() + _SHIP_PATIENCE_S
-        while shipper.unacknowledged and time.monotonic() < limit_s:
+    def _deliver(self, sender: BatchSender) -> None:
+        """Wait for the last acknowledgements; what lacks them stays on this host's disk."""
+        limit_s = time.monotonic() + _DELIVERY_TIMEOUT_S
+        while sender.unacknowledged and time.monotonic() < limit_s:
             gevent.sleep(0.02)
-            shipper.send_again()
-        folder = shipper.path.parent
-        if shipper.unacknowledged:
+            sender.send_again()
+        folder = sender.path.parent
+        if sender.unacknowledged:
             logger.error(
-                "the master did not acknowledge %d batches; they are kept in %s: copy that folder to the "
+                "the master did not acknowledge %d batches; they are in %s: copy that folder to the "
                 "master's host and run there: surgeproof recover --spool %s",
-                shipper.unacknowledged, folder, folder.name,
+                sender.unacknowledged, folder, folder.name,
             )  # fmt: skip
             return
-        shipper.forget()
+        sender.remove()
         if not any(folder.glob("*.spool")):
             (folder / SPEC_FILE).unlink(missing_ok=True)
             for path in (folder, folder.parent):
@@ -348,7 +351,7 @@ class WorkerSession:
                 except OSError:
                     break
 
-    def _tell(self, name: str, data: dict[str, Any]) -> None:
+    def _send(self, name: str, data: dict[str, Any]) -> None:
         self.runner.send_message(f"surgeproof_{name}", data)
 
 

@@ -12,10 +12,13 @@ import random
 import signal
 import socket
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
 from aiohttp import web
+from prometheus_client import generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric, SummaryMetricFamily
 
 from surgeproof.errors import ConfigError
 from surgeproof.sandbox.sim_engine import BLOCK_TOKENS, EngineOptions, Sequence, SimEngine
@@ -174,27 +177,34 @@ class SimServer:
         return web.json_response({"object": "list", "data": [model]})
 
     async def _metrics(self, _request: web.Request) -> web.Response:
+        return web.Response(body=generate_latest(self), content_type="text/plain", charset="utf-8")
+
+    def collect(self) -> Iterator[Metric]:
+        """The engine's metrics under vLLM's names, as a Prometheus collector."""
         engine = self.engine
-        label = f'{{model_name="{self.model}"}}'
-        values = {
-            "vllm:num_requests_running": ("gauge", len(engine.running)),
-            "vllm:num_requests_waiting": ("gauge", engine.waiting),
-            "vllm:kv_cache_usage_perc": ("gauge", round(engine.kv_usage, 6)),
-            "vllm:num_preemptions_total": ("counter", engine.preemptions),
-            "vllm:prompt_tokens_total": ("counter", engine.prompt_tokens),
-            "vllm:generation_tokens_total": ("counter", engine.generation_tokens),
-            "vllm:prefix_cache_queries_total": ("counter", engine.prefix_queries),
-            "vllm:prefix_cache_hits_total": ("counter", engine.prefix_hits),
+        gauges = {
+            "vllm:num_requests_running": ("Requests in the batch.", len(engine.running)),
+            "vllm:num_requests_waiting": ("Requests in the queue.", engine.waiting),
+            "vllm:kv_cache_usage_perc": ("Share of the KV cache in use.", round(engine.kv_usage, 6)),
         }
-        lines = []
-        for name, (kind, value) in values.items():
-            lines += [f"# TYPE {name} {kind}", f"{name}{label} {value}"]
-        lines += [
-            "# TYPE vllm:time_to_first_token_seconds summary",
-            f"vllm:time_to_first_token_seconds_sum{label} {self._ttft_sum_s:.6f}",
-            f"vllm:time_to_first_token_seconds_count{label} {self._ttft_count}",
-        ]
-        return web.Response(text="\n".join(lines) + "\n", content_type="text/plain")
+        counters = {
+            "vllm:num_preemptions": ("Sequences that lost their KV cache.", engine.preemptions),
+            "vllm:prompt_tokens": ("Prompt tokens computed.", engine.prompt_tokens),
+            "vllm:generation_tokens": ("Tokens generated.", engine.generation_tokens),
+            "vllm:prefix_cache_queries": ("Prompt tokens looked up in the prefix cache.", engine.prefix_queries),
+            "vllm:prefix_cache_hits": ("Prompt tokens found there.", engine.prefix_hits),
+        }
+        families: list[Metric] = []
+        for kind, values in ((GaugeMetricFamily, gauges), (CounterMetricFamily, counters)):
+            for name, (text, value) in values.items():
+                family = kind(name, text, labels=("model_name",))
+                family.add_metric((self.model,), value)
+                families.append(family)
+        ttft = SummaryMetricFamily(
+            "vllm:time_to_first_token_seconds", "Time to the first token.", labels=("model_name",)
+        )
+        ttft.add_metric((self.model,), count_value=self._ttft_count, sum_value=self._ttft_sum_s)
+        yield from (*families, ttft)
 
 
 class _Reply:

@@ -7,17 +7,20 @@ of a request and changed tags.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TypeVar
 
 import msgspec
 import numpy as np
 
+from surgeproof.records import NS_PER_DAY, NS_PER_S
+from surgeproof.results import RunHead
+
+_Head = TypeVar("_Head", bound=RunHead)
 DEVIATION = 0.15
 _SPREADS = 3.0
 _MAD_TO_SD = 1.4826
-FEWEST_RUNS = 3
-DAY_NS = 86_400_000_000_000
-SLOT_NS = 3_600_000_000_000
+MIN_RUNS = 3
+SLOT_NS = 3600 * NS_PER_S
 
 # What part of a request each latency tells about; the difference of neighbours is its phase.
 PHASES = {"network": "connect", "queue and prefill": "ttft", "decode": "tpot"}
@@ -51,33 +54,34 @@ class BaselineReport(msgspec.Struct, frozen=True):
     explanations: tuple[str, ...]
 
 
-def choose_history(run: Mapping[str, Any], earlier: Sequence[Mapping[str, Any]], days: float) -> tuple[list[int], bool]:
-    """Numbers of the runs to compare with: finished, of the same name; of the same hour where enough are.
+def earlier_runs(run: RunHead, others: Sequence[RunHead], days: float) -> list[RunHead]:
+    """Comparable runs of the same name and model.
 
     Args:
-        run: `id`, `name`, `started_at_ns`.
-        earlier: the same and `state`, `verdict` of other runs.
+        run: the run in question.
+        others: runs of any name and time.
         days: how far to look back.
     """
-    start = run["started_at_ns"]
-    held = [
+    return [
         other
-        for other in earlier
-        if other["id"] != run["id"]
-        and other["name"] == run["name"]
-        and other["state"] == "finished"
-        and other["verdict"] != "INVALID"
-        and 0 < start - other["started_at_ns"] <= days * DAY_NS
+        for other in others
+        if (other.name, other.model) == (run.name, run.model)
+        and other.comparable
+        and 0 < run.started_at_ns - other.started_at_ns <= days * NS_PER_DAY
     ]
-    slot = [other for other in held if _hours_apart_ns(start, other["started_at_ns"]) <= SLOT_NS]
-    same_hour = len(slot) >= FEWEST_RUNS
-    return [other["id"] for other in (slot if same_hour else held)], same_hour
+
+
+def choose_history(run: RunHead, earlier: Sequence[_Head]) -> tuple[list[_Head], bool]:
+    """Those of the same time of day where there are enough, otherwise all; and which of the two."""
+    slot = [other for other in earlier if _hours_apart_ns(run.started_at_ns, other.started_at_ns) <= SLOT_NS]
+    same_hour = len(slot) >= MIN_RUNS
+    return (slot if same_hour else list(earlier)), same_hour
 
 
 def _hours_apart_ns(left_ns: int, right_ns: int) -> int:
     """Distance of two times of day, around midnight too."""
-    apart = (left_ns - right_ns) % DAY_NS
-    return min(apart, DAY_NS - apart)
+    apart = (left_ns - right_ns) % NS_PER_DAY
+    return min(apart, NS_PER_DAY - apart)
 
 
 def deviations(
@@ -93,7 +97,7 @@ def deviations(
     for group, metrics in figures.items():
         for metric, value in metrics.items():
             before = [past[group][metric] for past in history if metric in past.get(group, {})]
-            if len(before) < FEWEST_RUNS:
+            if len(before) < MIN_RUNS:
                 continue
             median = float(np.median(before))
             spread = _MAD_TO_SD * float(np.median(np.abs(np.array(before) - median)))

@@ -4,52 +4,31 @@ An objective of 99 % lets 1 % of requests miss: that is the budget. A burn of 1 
 burn of 10 in one window means that a tenth of the time at this pace would spend it all.
 """
 
-from typing import Any
-
-import msgspec
 import numpy as np
 
+from surgeproof.results import Budget
 from surgeproof.slo.measured import Mask, Measured
-from surgeproof.slo.planning import share_needed
-from surgeproof.slo.rules import LATENCIES, REQUEST_LATENCIES, SHARES, Rule
+from surgeproof.slo.rules import LATENCIES, REQUEST_LATENCIES, SHARES, Objectives, Rule
+from surgeproof.slo.sample_size import share_needed
 from surgeproof.slo.summary import meets
 
 _WINDOWS = 30
 
 
-class Budget(msgspec.Struct, frozen=True):
-    """One objective's budget.
-
-    Attributes:
-        budget: share of requests that may miss.
-        spent: misses over those allowed; above 1 the budget is gone.
-        windows: (start in seconds, requests, burn) of equal parts of the run; burn is None without requests.
-    """
-
-    request_class: str
-    rule: str
-    budget: float
-    requests: int
-    misses: int
-    spent: float
-    windows: tuple[tuple[float, int, float | None], ...]
-
-
-def budgets(measured: Measured, rules: dict[str, tuple[Rule, ...]]) -> list[Budget]:
+def budgets(measured: Measured, objectives: Objectives) -> list[Budget]:
     """The budget of every objective that has one: shares, quantiles, success."""
     found = []
-    for name, class_rules in rules.items():
-        for rule in class_rules:
-            share = share_needed(rule)
-            if share is not None and rule.metric in (*REQUEST_LATENCIES, *SHARES):
-                found.append(_budget(measured, name, rule, share))
+    for name, rule in objectives:
+        share = share_needed(rule)
+        if share is not None and rule.metric in (*REQUEST_LATENCIES, *SHARES):
+            found.append(_budget(measured, name, rule, share))
     return [budget for budget in found if budget is not None]
 
 
 def _budget(measured: Measured, name: str, rule: Rule, share: float) -> Budget | None:
     mask = measured.judged & measured.of_class(name) & measured.selected(rule.selectors)
-    missed, told = misses(measured, rule)
-    mask = mask & told
+    missed, evaluable = misses(measured, rule)
+    mask = mask & evaluable
     requests = int(mask.sum())
     if requests == 0:
         return None
@@ -68,16 +47,10 @@ def _budget(measured: Measured, name: str, rule: Rule, share: float) -> Budget |
 
 
 def misses(measured: Measured, rule: Rule) -> tuple[Mask, Mask]:
-    """Which requests miss a rule, and for which that can be told."""
+    """Which requests miss a rule, and for which that is known."""
     if rule.metric in LATENCIES:
-        met, told = meets(measured, list(rule.conditions))
-        return ~met, told
+        met, evaluable = meets(measured, list(rule.conditions))
+        return ~met, evaluable
     hit = {"success": measured.ok, "shed": measured.shed, "errors": ~measured.ok}[rule.metric]
     everything = np.ones(measured.count, dtype=np.bool_)
     return (hit if rule.conditions[0].upper else ~hit), everything
-
-
-def to_plain(found: list[Budget]) -> list[dict[str, Any]]:
-    """Plain data for a stored summary."""
-    plain: list[dict[str, Any]] = msgspec.to_builtins(found)
-    return plain

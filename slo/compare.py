@@ -13,7 +13,8 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
-from surgeproof.records import REQUEST_CLASSES, Interval
+from surgeproof.records import REQUEST_CLASSES
+from surgeproof.results import Interval
 from surgeproof.slo.intervals import (
     design_effect,
     mean_interval,

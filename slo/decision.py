@@ -12,18 +12,20 @@ from enum import StrEnum
 
 import msgspec
 
-from surgeproof.records import Audit, Verdict
+from surgeproof.records import Verdict
+from surgeproof.results import Audit
 from surgeproof.slo.measured import Measured
-from surgeproof.slo.rules import parse_rule
+from surgeproof.slo.rules import parse_objectives
 from surgeproof.slo.verdict import judge
 
-_MOST_5XX = 0.05
-_MOST_SUCCESS_LOST = 0.10
-_WAIT = parse_rule("ttft p99 <= 2s")
+_MAX_5XX = 0.05
+_MAX_SUCCESS_LOST = 0.10
+_MAX_WAIT_MS = 2000.0
+_WAIT = parse_objectives({"all": ("ttft p99 <= 2s",)})
 
 
 class Action(StrEnum):
-    """What the table says."""
+    """What to do with the candidate."""
 
     PROMOTE = "promote"
     HOLD = "hold"
@@ -47,22 +49,23 @@ def decide(measured: Measured, verdict: Verdict | None, baseline_success: float 
     """
     mask = measured.judged
     if verdict is Verdict.INVALID or not mask.any():
-        return Decision(Action.HOLD, "the run says nothing about the candidate")
+        return Decision(Action.HOLD, "the run has no valid measurement of the candidate")
     status = measured.numbers["http_status"][mask]
     broken = float(((status >= 500) & (status < 600)).mean())
-    if broken > _MOST_5XX:
-        return Decision(Action.ROLL_BACK, f"{broken:.1%} of requests ended in 5xx (more than {_MOST_5XX:.0%})")
+    if broken > _MAX_5XX:
+        return Decision(Action.ROLL_BACK, f"{broken:.1%} of requests ended in 5xx (more than {_MAX_5XX:.0%})")
     success = float(measured.ok[mask].mean())
-    if baseline_success - success > _MOST_SUCCESS_LOST:
+    if baseline_success - success > _MAX_SUCCESS_LOST:
         return Decision(
-            Action.ROLL_BACK, f"success is {success:.1%} where {baseline_success:.1%} is due (more than 10 points less)"
+            Action.ROLL_BACK,
+            f"success is {success:.1%} and should be {baseline_success:.1%} (more than 10 points less)",
         )
-    (waited,) = judge(measured, {"all": (_WAIT,)}, Audit())
-    if waited.observed is None or waited.observed > _WAIT.conditions[0].bound:
+    (waited,) = judge(measured, _WAIT, Audit())
+    if waited.observed is None or waited.observed > _MAX_WAIT_MS:
         p99 = "unknown, or of failed requests" if waited.observed is None else f"{waited.observed:,.0f} ms"
         return Decision(Action.HOLD, f"first-token p99 is {p99} (2 s at most): {waited.reason}")
     if verdict is None and waited.verdict is not Verdict.PASS:
         return Decision(Action.HOLD, f"no objective, and first tokens within 2 s are not shown: {waited.reason}")
     if verdict is not None and verdict is not Verdict.PASS:
         return Decision(Action.HOLD, f"the verdict is {verdict}")
-    return Decision(Action.PROMOTE, "no row of the table speaks against it")
+    return Decision(Action.PROMOTE, "no blocking condition")

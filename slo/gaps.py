@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from surgeproof.records import Phase, StreamRecord
+from surgeproof.results import Distribution
 
 Counts = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -25,7 +26,8 @@ class GapTally:
     """Counts gaps as records come in.
 
     Args:
-        start_at_ns: time of block 0; the first record's planned time where it is not known.
+        start_at_ns: time of block 0, where histograms counted from it are to be included; else the
+            first record's planned time.
     """
 
     def __init__(self, start_at_ns: int | None = None) -> None:
@@ -41,7 +43,7 @@ class GapTally:
             if self._start_at_ns is None:
                 self._start_at_ns = record.intended_at_ns
             block = (record.intended_at_ns - self._start_at_ns) // BLOCK_NS
-            # The first step leads from the send to the first arrival: it is no gap.
+            # The first step is the time from the send to the first arrival: it is no gap.
             parts[record.request_class, block].append(record.arrivals[4:])
         for key, packed in parts.items():
             steps = np.frombuffer(b"".join(packed), dtype="<u4")
@@ -50,7 +52,7 @@ class GapTally:
             self._counts[key] = self._counts.get(key, np.zeros(_BUCKETS, dtype=np.int64)) + counts
 
     def include(self, rows: Iterable[tuple[str, int, bytes]]) -> None:
-        """Take up histograms that were stored before."""
+        """Add histograms that were stored before."""
         for key, counts in unpacked(rows).items():
             self._counts[key] = self._counts.get(key, np.zeros(_BUCKETS, dtype=np.int64)) + counts
 
@@ -81,19 +83,17 @@ class Gaps:
         found = [blocks[block] for block in sorted(blocks)]
         return np.array(found) if found else np.zeros((0, _BUCKETS), dtype=np.int64)
 
-    def distribution_ms(self, request_class: str, quantiles: Sequence[float]) -> dict[str, float | int | None]:
+    def distribution_ms(self, request_class: str, quantiles: Sequence[float]) -> Distribution:
         """Number, mean and quantiles of a class's gaps, ms."""
         counts = self.by_block(request_class).sum(axis=0)
         total = int(counts.sum())
-        names = [f"p{q * 100:g}" for q in quantiles]
         if total == 0:
-            return {"n": 0} | dict.fromkeys(("mean", *names))
+            return Distribution(0)
         values = values_ms()
         below = np.cumsum(counts)
         ranks = [max(1, int(np.ceil(q * total - 1e-9))) for q in quantiles]
-        found: dict[str, float | int | None] = {"n": total, "mean": float((counts * values).sum() / total)}
-        found |= {name: float(values[np.searchsorted(below, rank)]) for name, rank in zip(names, ranks, strict=True)}
-        return found
+        values_at = {q: float(values[np.searchsorted(below, rank)]) for q, rank in zip(quantiles, ranks, strict=True)}
+        return Distribution.of_quantiles(total, float((counts * values).sum() / total), values_at)
 
 
 def unpacked(rows: Iterable[tuple[str, int, bytes]]) -> dict[tuple[str, int], Counts]:

@@ -14,7 +14,7 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
-from surgeproof.records import Interval
+from surgeproof.results import Interval
 
 CONFIDENCE = 0.95
 _ALPHA = 1 - CONFIDENCE

@@ -6,6 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from surgeproof.columns import MISSING, TEXTS, RecordColumns
+from surgeproof.outcomes import Outcome
 from surgeproof.records import GpuSample, Phase
 from surgeproof.slo.fluidity import fluidity_of
 from surgeproof.slo.gaps import Gaps
@@ -56,8 +57,8 @@ class Measured:
         self.times_s = {name: _seconds(columns.integers(name), origin_ns) for name in TIMES}
         self.numbers = {name: columns.numbers(name) for name in NUMBERS}
         outcome = self.texts["outcome"]
-        self.ok: Mask = outcome == "ok"
-        self.sent: Mask = (outcome != "not_sent") & (outcome != "cancelled")
+        self.ok: Mask = outcome == Outcome.OK
+        self.sent: Mask = (outcome != Outcome.NOT_SENT) & (outcome != Outcome.CANCELLED)
         self.main: Mask = self.texts["phase"] == Phase.MAIN
         self.judged: Mask = self.main & self.sent
         self.shed: Mask = np.isin(self.numbers["http_status"], _SHED_STATUS)

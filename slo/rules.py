@@ -22,6 +22,7 @@ ttft p99 < 2s where input 4000..16000 and model = llama-8b
 
 import difflib
 import re
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal
 
 import msgspec
@@ -264,13 +265,41 @@ def _parse_objective(text: str, words: str) -> Rule:
     return Rule(text, (condition,), aggregate=aggregate)
 
 
-def parse_rules(slo: dict[str, tuple[str, ...]]) -> dict[str, tuple[Rule, ...]]:
-    """Read the rules of every class; those of `preset` are names of presets, whose rules are added."""
+class Objectives(msgspec.Struct, frozen=True):
+    """The rules that a run is judged by, of each class in the order in which they were written."""
+
+    by_class: dict[str, tuple[Rule, ...]] = {}
+
+    def __iter__(self) -> Iterator[tuple[str, Rule]]:
+        """Every rule with the class it is about."""
+        return ((name, rule) for name, rules in self.by_class.items() for rule in rules)
+
+    def __bool__(self) -> bool:
+        return any(self.by_class.values())
+
+    @property
+    def tightest_ms(self) -> float | None:
+        """The smallest latency bound, ms; None without one."""
+        bounds = [rule.tightest_ms for _, rule in self]
+        return min((bound for bound in bounds if bound is not None), default=None)
+
+    @property
+    def need_arrivals(self) -> bool:
+        """Whether a rule is about the times of single arrivals."""
+        return any(rule.deadlines_ms is not None for _, rule in self)
+
+
+def parse_objectives(slo: Mapping[str, Sequence[str]]) -> Objectives:
+    """Read the rules of every class; those of `preset` are names of presets, whose rules are added.
+
+    Raises:
+        RuleError: a rule does not follow the grammar, or there is no such preset.
+    """
     texts = {name: tuple(rules) for name, rules in slo.items() if name != "preset"}
     for chosen in slo.get("preset", ()):
         for name, rules in preset(chosen).items():
             texts[name] = (*texts.get(name, ()), *rules)
-    return {name: tuple(parse_rule(text) for text in rules) for name, rules in texts.items()}
+    return Objectives({name: tuple(parse_rule(text) for text in rules) for name, rules in texts.items()})
 
 
 def parse_goodput(pairs: list[str]) -> dict[str, float]:

@@ -9,7 +9,8 @@ objective.
 import msgspec
 import numpy as np
 
-from surgeproof.records import Audit, Interval, RuleVerdict, Verdict
+from surgeproof.records import Verdict
+from surgeproof.results import Audit, Interval, RuleVerdict
 from surgeproof.slo.gaps import Counts, Floats, values_ms
 from surgeproof.slo.intervals import (
     design_effect,
@@ -25,7 +26,7 @@ from surgeproof.slo.intervals import (
     shown_below,
 )
 from surgeproof.slo.measured import Mask, Measured
-from surgeproof.slo.rules import FLOWS, GPU_FIELDS, GPU_METRICS, LATENCIES, PER_GPU, RATES, Rule
+from surgeproof.slo.rules import FLOWS, GPU_FIELDS, GPU_METRICS, LATENCIES, PER_GPU, RATES, Objectives, Rule
 from surgeproof.slo.summary import meets
 
 _COVERED = 0.9
@@ -33,9 +34,9 @@ _COVERED = 0.9
 _SEVERITY = (Verdict.PASS, Verdict.INCONCLUSIVE, Verdict.FAIL, Verdict.INVALID)
 
 
-def judge(measured: Measured, rules: dict[str, tuple[Rule, ...]], audit: Audit) -> list[RuleVerdict]:
+def judge(measured: Measured, objectives: Objectives, audit: Audit) -> list[RuleVerdict]:
     """Judge every rule of every class, in the order they were written."""
-    verdicts = [_judge_rule(measured, name, rule) for name, class_rules in rules.items() for rule in class_rules]
+    verdicts = [_judge_rule(measured, name, rule) for name, rule in objectives]
     if not audit.breaches:
         return verdicts
     breach = audit.breaches[0]
@@ -89,7 +90,7 @@ def _judge_gpu(measured: Measured, name: str, rule: Rule) -> RuleVerdict:
     values, at_s = measured.gpu_values(field)
     unit = unit.upper()
     if len(values) == 0:
-        decision = (Verdict.INCONCLUSIVE, f"no agent told {rule.metric}: name one with --gpu-agent")
+        decision = (Verdict.INCONCLUSIVE, f"no GPU agent reported {rule.metric}: pass --gpu-agent")
         return _verdict(name, rule, unit, None, 0, Interval(None, None), decision)
     values = values / scale
     if rule.metric == "gpu_memory_per_request":
@@ -116,18 +117,18 @@ def _judge_gpu(measured: Measured, name: str, rule: Rule) -> RuleVerdict:
         decision = _decide_share(int(good.sum()), n, deff, share, "met the bound", "samples")
     covered = measured.gpu_coverage(field)
     if decision[0] is Verdict.PASS and covered < _COVERED:
-        decision = (Verdict.INCONCLUSIVE, f"samples cover {covered:.0%} of the run only")
+        decision = (Verdict.INCONCLUSIVE, f"samples cover only {covered:.0%} of the run")
     return _verdict(name, rule, unit, observed, n, interval, decision)
 
 
 def _judge_flow(measured: Measured, name: str, rule: Rule, mask: Mask) -> RuleVerdict:
-    """A mean fluidity index, or the share of requests that reach one; failed requests flow not at all."""
+    """A mean fluidity index, or the share of requests that reach one; failed requests have an index of 0."""
     assert rule.deadlines_ms is not None, "parsed so"
     index = np.where(measured.ok, measured.fluidity(*rule.deadlines_ms), 0.0)
     chosen = mask & ~np.isnan(index)
     n, unknown = int(chosen.sum()), int((mask & np.isnan(index)).sum())
     if n == 0:
-        decision = (Verdict.INCONCLUSIVE, "no arrival times were kept for this class")
+        decision = (Verdict.INCONCLUSIVE, "no arrival times were stored for this class")
         return _verdict(name, rule, "%", None, 0, Interval(None, None), decision)
     values, at_s = index[chosen], measured.times_s["intended_at_ns"][chosen]
     condition = rule.conditions[0]
@@ -135,20 +136,21 @@ def _judge_flow(measured: Measured, name: str, rule: Rule, mask: Mask) -> RuleVe
         interval = mean_interval(values, at_s)
         decision = _decide_value(rule, interval)
         if unknown:
-            decision = _turned(decision, unknown)
+            decision = _undecided_by(unknown, rule.metric, decision)
         return _verdict(name, rule, "%", float(values.mean()), n, interval, decision)
     hits = values > condition.bound if condition.comparison == ">" else values >= condition.bound
     deff = design_effect(hits, at_s)
-    decision = _decide_share(int(hits.sum()), n, deff, rule.quantile, "flowed so")
-    if unknown and not _stands(decision[0], int(hits.sum()) / deff, n / deff, unknown / deff, rule.quantile):
-        decision = _turned(decision, unknown)
+    decision = _decide_share(int(hits.sum()), n, deff, rule.quantile, "were that fluid")
+    if unknown and not _holds_for_all(decision[0], int(hits.sum()) / deff, n / deff, unknown / deff, rule.quantile):
+        decision = _undecided_by(unknown, rule.metric, decision)
     attained = float(hits.mean())
     return _verdict(name, rule, "%", attained, n, share_interval(hits.sum() / deff, n / deff), decision, attained)
 
 
-def _turned(decision: tuple[Verdict, str], unknown: int) -> tuple[Verdict, str]:
-    """What was not seen could make the verdict another one."""
-    return Verdict.INCONCLUSIVE, f"{decision[1]}; {unknown} answers without this figure could turn it"
+def _undecided_by(unknown: int, metric: str, decision: tuple[Verdict, str]) -> tuple[Verdict, str]:
+    """A decision that values which were not measured could change."""
+    responses = "1 response has" if unknown == 1 else f"{unknown} responses have"
+    return Verdict.INCONCLUSIVE, f"{decision[1]}; {responses} no {metric}; the verdict could change"
 
 
 def _judge_gaps(measured: Measured, name: str, rule: Rule) -> RuleVerdict:
@@ -178,20 +180,20 @@ def _judge_gaps(measured: Measured, name: str, rule: Rule) -> RuleVerdict:
     below = np.cumsum(by_block.sum(axis=0))
     rank = max(1.0, np.ceil(share / kept * n - 1e-9))
     observed = float(values[np.searchsorted(below, rank)]) if rank <= n else None
-    told = f"{attained * 100:.6g} % of {n} gaps met the bound ({share * 100:.6g} % needed)"
+    sentence = f"{attained * 100:.6g} % of {n} gaps met the bound ({share * 100:.6g} % needed)"
     if failed:
-        told += f", those of {failed} failed requests counted as missed"
+        sentence += f", those of {failed} failed requests counted as missed"
     if interval.low is None or interval.high is None:
-        decision = (Verdict.INCONCLUSIVE, f"{told}; under 80 s of run there are too few blocks to judge by")
+        decision = (Verdict.INCONCLUSIVE, f"{sentence}; under 80 s of run there are too few blocks to judge by")
     elif interval.high < share:
-        decision = (Verdict.FAIL, told)
+        decision = (Verdict.FAIL, sentence)
     elif interval.low < share:
-        decision = (Verdict.INCONCLUSIVE, f"{told}; the interval lies across the bound; run longer")
+        decision = (Verdict.INCONCLUSIVE, f"{sentence}; the interval lies across the bound; run longer")
     elif not shown_at_least(attained * n, n, share):
         # Blocks without a miss do not differ, but few gaps show little all the same.
         decision = _decide_share(round(attained * n), n, 1.0, share, "met the bound", "gaps")
     else:
-        decision = (Verdict.PASS, told)
+        decision = (Verdict.PASS, sentence)
     return _verdict(name, rule, "ms", observed, n, Interval(None, None), decision, attained)
 
 
@@ -251,11 +253,11 @@ def _judge_quantile(measured: Measured, name: str, rule: Rule, mask: Mask) -> Ru
     """A quantile under a bound is a share of requests under that bound."""
     share = rule.quantile
     assert share is not None
-    met, told = meets(measured, list(rule.conditions))
-    chosen = mask & told
-    n, untold = int(chosen.sum()), int((mask & ~told).sum())
+    met, evaluable = meets(measured, list(rule.conditions))
+    chosen = mask & evaluable
+    n, unevaluable = int(chosen.sum()), int((mask & ~evaluable).sum())
     if n == 0:
-        return _without_answers(name, rule, untold)
+        return _without_answers(name, rule, unevaluable)
     hits = int((met & chosen).sum())
     at_s = measured.times_s["intended_at_ns"][chosen]
     deff = design_effect(met[chosen], at_s)
@@ -270,17 +272,17 @@ def _judge_quantile(measured: Measured, name: str, rule: Rule, mask: Mask) -> Ru
         interval = quantile_interval(ordered, share, deff)
     decision = _decide_share(hits, n, deff, share, "met the bound")
     unseen = np.logical_or.reduce([measured.unknown(one.metric) for one in rule.conditions])
-    unknown = int((mask & ~told & unseen).sum())
-    if unknown and not _stands(decision[0], hits / deff, n / deff, unknown / deff, share):
-        decision = _turned(decision, unknown)
-    elif untold:
-        decision = (decision[0], f"{decision[1]}; {untold} answers without this figure left out")
+    unknown = int((mask & ~evaluable & unseen).sum())
+    if unknown and not _holds_for_all(decision[0], hits / deff, n / deff, unknown / deff, share):
+        decision = _undecided_by(unknown, rule.metric, decision)
+    elif unevaluable:
+        decision = (decision[0], f"{decision[1]}; {unevaluable} responses without this metric left out")
     shown = observed if np.isfinite(observed) else None
     finite = Interval(_finite(interval.low), _finite(interval.high))
     return _verdict(name, rule, unit, shown, n, finite, decision, hits / n)
 
 
-def _stands(verdict: Verdict, hits: float, n: float, unknown: float, share: float) -> bool:
+def _holds_for_all(verdict: Verdict, hits: float, n: float, unknown: float, share: float) -> bool:
     """Whether a verdict holds however the requests without a figure would have come out."""
     if verdict is Verdict.PASS:
         return shown_at_least(hits, n + unknown, share)
@@ -291,27 +293,27 @@ def _decide_share(
     hits: int, n: int, deff: float, share: float, phrase: str, of: str = "requests"
 ) -> tuple[Verdict, str]:
     """PASS, FAIL or INCONCLUSIVE for 'at least `share` of requests'."""
-    told = f"{hits} of {n} {phrase} ({hits / n * 100:.6g} %, {share * 100:.6g} % needed)"
+    sentence = f"{hits} of {n} {phrase} ({hits / n * 100:.6g} %, {share * 100:.6g} % needed)"
     if share >= 1:
         # No sample shows that nothing ever misses: what is asked is that nothing did.
-        return (Verdict.PASS if hits == n else Verdict.FAIL), told
+        return (Verdict.PASS if hits == n else Verdict.FAIL), sentence
     if shown_at_least(hits / deff, n / deff, share):
-        return Verdict.PASS, told
+        return Verdict.PASS, sentence
     if shown_below(hits / deff, n / deff, share):
-        return Verdict.FAIL, told
+        return Verdict.FAIL, sentence
     needed = requests_without_miss(share) if hits == n else requests_needed(hits / deff, n / deff, share)
     if needed is None:
-        return Verdict.INCONCLUSIVE, f"{told}; too close to the bound for a verdict at 95 % confidence"
+        return Verdict.INCONCLUSIVE, f"{sentence}; too close to the bound for a verdict at 95 % confidence"
     total = int(np.ceil(needed * deff))
-    return Verdict.INCONCLUSIVE, f"{told}; {max(total - n, 1)} more {of} like these would decide"
+    return Verdict.INCONCLUSIVE, f"{sentence}; {max(total - n, 1)} more {of} like these would decide"
 
 
-def _without_answers(name: str, rule: Rule, untold: int = 0, failed: int = 0) -> RuleVerdict:
-    if failed and not untold:
+def _without_answers(name: str, rule: Rule, unevaluable: int = 0, failed: int = 0) -> RuleVerdict:
+    if failed and not unevaluable:
         decision = (Verdict.FAIL, f"all {failed} requests failed")
-    elif untold:
-        what = rule.metric if len(rule.conditions) == 1 else "figures for all conditions"
-        decision = (Verdict.INCONCLUSIVE, f"not evaluable: {untold} of {untold} answers have no {what}")
+    elif unevaluable:
+        what = rule.metric if len(rule.conditions) == 1 else "values for all conditions"
+        decision = (Verdict.INCONCLUSIVE, f"not evaluable: {unevaluable} of {unevaluable} responses have no {what}")
     else:
         decision = (Verdict.INCONCLUSIVE, "no request of this class was measured")
     return _verdict(name, rule, _unit(rule), None, 0, Interval(None, None), decision)
@@ -344,10 +346,10 @@ def _judge_aggregate(measured: Measured, name: str, rule: Rule, mask: Mask) -> R
     decision = _unless_failed(rule, failed, _decide_value(rule, interval))
     unknown = int((mask & measured.unknown(condition.metric)).sum())
     # What was not seen can only lower a minimum and raise a maximum; it can move a mean either way.
-    stands = {"min": Verdict.PASS, "max": Verdict.FAIL}.get(rule.aggregate or "")
+    robust = {"min": Verdict.PASS, "max": Verdict.FAIL}.get(rule.aggregate or "")
     decided_by_failures = failed and rule.aggregate != "min"
-    if unknown and not decided_by_failures and decision[0] is not stands:
-        decision = _turned(decision, unknown)
+    if unknown and not decided_by_failures and decision[0] is not robust:
+        decision = _undecided_by(unknown, rule.metric, decision)
     return _verdict(name, rule, "ms", observed, n, interval, decision)
 
 
@@ -381,7 +383,7 @@ def _judge_rate(measured: Measured, name: str, rule: Rule, mask: Mask) -> RuleVe
     amounts = np.ones(n) if counted == "requests_per_s" else measured.numbers[counted.removesuffix("_per_s")][chosen]
     if rule.metric.endswith(PER_GPU):
         if not measured.gpu_count():
-            decision = (Verdict.INCONCLUSIVE, "no agent told of GPUs: name one with --gpu-agent")
+            decision = (Verdict.INCONCLUSIVE, "no GPU agent reported any GPU: pass --gpu-agent")
             return _verdict(name, rule, "/s", None, n, Interval(None, None), decision)
         amounts = amounts / measured.gpu_count()
     unknown = int(np.isnan(amounts).sum())
@@ -393,9 +395,9 @@ def _judge_rate(measured: Measured, name: str, rule: Rule, mask: Mask) -> RuleVe
     decision = _decide_value(rule, interval)
     if unknown:
         # What is known is the least that it can be: more is enough for a lower bound, and too much for an upper one.
-        stands = Verdict.FAIL if rule.conditions[0].upper else Verdict.PASS
-        told = f"at least {observed:,.0f}/s; {unknown} of {n} answers tell no tokens"
-        decision = (decision[0] if decision[0] is stands else Verdict.INCONCLUSIVE, told)
+        robust = Verdict.FAIL if rule.conditions[0].upper else Verdict.PASS
+        reason = f"at least {observed:,.0f}/s; {unknown} of {n} responses have no token count"
+        decision = (decision[0] if decision[0] is robust else Verdict.INCONCLUSIVE, reason)
         interval = Interval(interval.low, None)
     return _verdict(name, rule, "/s", None if unknown else observed, n, interval, decision)
 

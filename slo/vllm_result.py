@@ -4,7 +4,7 @@ Its figures are of answered requests and from the send (`service`), as vLLM meas
 over the time from the first send to the last end. `std` is the population's, as there.
 """
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -14,12 +14,23 @@ from surgeproof.slo.measured import Floats, Measured
 _PERCENTILES = (50, 90, 95, 99)
 
 
-def vllm_result(measured: Measured, facts: dict[str, Any], itls_ms: list[list[float]] | None) -> dict[str, Any]:
-    """The result file.
+class VllmFacts(NamedTuple):
+    """What the run was; the tags of `metadata` become keys of the result."""
+
+    date: str
+    model_id: str
+    request_rate: float | None
+    burstiness: float
+    max_concurrency: int
+    metadata: dict[str, str]
+
+
+def vllm_result(measured: Measured, facts: VllmFacts, itls_ms: list[list[float]] | None) -> dict[str, Any]:
+    """The result file as plain data.
 
     Args:
         measured: the run's records.
-        facts: what the run was: `date`, `model_id`, `request_rate`, `burstiness`, `max_concurrency`, `metadata`.
+        facts: what the run was.
         itls_ms: gaps between arrivals of each answered request; None where they were not kept.
     """
     sent, ok = measured.judged, measured.judged & measured.ok
@@ -28,22 +39,28 @@ def vllm_result(measured: Measured, facts: dict[str, Any], itls_ms: list[list[fl
     inputs = np.nan_to_num(measured.numbers["input_tokens"][ok])
     outputs = np.nan_to_num(measured.numbers["output_tokens"][ok])
     rate = 1 / duration if duration > 0 else 0.0
-    result: dict[str, Any] = facts | {
-        "backend": "surgeproof",
-        "num_prompts": int(sent.sum()),
-        "duration": duration,
-        "completed": int(ok.sum()),
-        "failed": int((sent & ~measured.ok).sum()),
-        "total_input_tokens": int(inputs.sum()),
-        "total_output_tokens": int(outputs.sum()),
-        "request_throughput": float(ok.sum() * rate),
-        "output_throughput": float(outputs.sum() * rate),
-        "total_token_throughput": float((inputs.sum() + outputs.sum()) * rate),
-        "input_lens": inputs.astype(int).tolist(),
-        "output_lens": outputs.astype(int).tolist(),
-        "ttfts": _seconds(measured.latency_ms("ttft", "service")[ok]),
-        "start_times": times["sent_at_ns"][ok].tolist(),
-    }
+    rate_asked = facts.request_rate
+    known = facts._asdict() | {"request_rate": str(rate_asked) if rate_asked == float("inf") else rate_asked}
+    result: dict[str, Any] = (
+        {k: v for k, v in known.items() if k != "metadata"}
+        | facts.metadata
+        | {
+            "backend": "surgeproof",
+            "num_prompts": int(sent.sum()),
+            "duration": duration,
+            "completed": int(ok.sum()),
+            "failed": int((sent & ~measured.ok).sum()),
+            "total_input_tokens": int(inputs.sum()),
+            "total_output_tokens": int(outputs.sum()),
+            "request_throughput": float(ok.sum() * rate),
+            "output_throughput": float(outputs.sum() * rate),
+            "total_token_throughput": float((inputs.sum() + outputs.sum()) * rate),
+            "input_lens": inputs.astype(int).tolist(),
+            "output_lens": outputs.astype(int).tolist(),
+            "ttfts": _seconds(measured.latency_ms("ttft", "service")[ok]),
+            "start_times": times["sent_at_ns"][ok].tolist(),
+        }
+    )
     gaps = np.concatenate([np.array(of, dtype=np.float64) for of in itls_ms]) if itls_ms else np.zeros(0)
     for name, values in (
         ("ttft", measured.latency_ms("ttft", "service")[ok]),

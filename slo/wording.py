@@ -2,47 +2,44 @@
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Any
 
-from surgeproof.records import RuleVerdict
+from surgeproof.results import RuleVerdict, Summary
 from surgeproof.slo.compare import Difference
 
 
-def counts_line(summary: dict[str, Any]) -> str:
+def counts_line(summary: Summary) -> str:
     """One line of counts and rates of all requests."""
-    figures = summary["classes"]["all"]
+    total = summary.total
     parts = [
-        f"{figures['requests']} requests, {figures['ok']} answered, {figures['failed']} failed",
-        f"{number(figures['requests_per_s'])} requests/s",
-        f"{number(figures['output_tokens_per_s'])} output tokens/s",
+        f"{total.requests} requests, {total.ok} answered, {total.failed} failed",
+        f"{number(total.requests_per_s)} requests/s",
+        f"{number(total.output_tokens_per_s)} output tokens/s",
     ]
-    parts += [
-        f"{figures[name]} {name.replace('_', ' ')}" for name in ("shed", "cancelled", "not_sent") if figures[name]
-    ]
-    if figures.get("attainment") is not None:
-        parts.append(f"goodput {number(figures['goodput_per_s'])}/s ({figures['attainment']:.2%} of requests)")
-    errors = {name: count for name, count in figures["outcomes"].items() if name.startswith("error")}
+    others = {"shed": total.shed, "cancelled": total.cancelled, "not sent": total.not_sent}
+    parts += [f"{count} {name}" for name, count in others.items() if count]
+    if isinstance(total.attainment, float):
+        parts.append(f"goodput {number(total.goodput_per_s or None)}/s ({total.attainment:.2%} of requests)")
+    errors = {name: count for name, count in total.outcomes.items() if name.startswith("error")}
     if errors:
         parts.append(", ".join(f"{count} × {name}" for name, count in errors.items()))
     return "; ".join(parts)
 
 
-def notices(summary: dict[str, Any]) -> list[str]:
+def notices(summary: Summary) -> list[str]:
     """What a reader of the figures must know about how the server answered."""
-    figures = summary["classes"]["all"]
-    answered, warnings = figures["ok"], figures["warnings"]
+    answered, warnings = summary.total.ok, summary.total.warnings
     if not answered:
         return []
     found = []
     buffered = warnings.get("buffered", 0) / answered
     if buffered > 0.5:
         found.append(
-            f"{buffered:.0%} of the answers came in one arrival: a proxy buffers, or the server does not stream; "
+            f"{buffered:.0%} of the answers arrived in one read: a proxy buffers, or the server does not stream; "
             "first-token times are times of the whole answer"
         )
     if warnings.get("not_streamed", 0) > answered / 2:
         found.append("the server did not stream: there are no first-token times")
-    if figures["unknown_output_tokens"] == answered:
+    if summary.total.unknown_output_tokens == answered:
         found.append("the server sends no usage: token counts, token rates and times per token are unknown")
     for name, text in (
         ("hidden_reasoning", "answers hold reasoning tokens that were not streamed; time per token leaves them out"),

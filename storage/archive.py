@@ -4,7 +4,7 @@
     {"plan": {..}} {"health": {..}} {"verdict": {..}} {"gaps": {..}} {"gpu": {..}} {"record": {..}}
     {"end": {"lines": n}}                     last line: how many there are in between
 
-Bytes travel as base64. An imported run keeps its uid, so that it cannot be taken in twice.
+Bytes travel as base64. An imported run keeps its uid, so that it cannot be imported twice.
 """
 
 import base64
@@ -15,10 +15,11 @@ from typing import Any
 import msgspec
 import sqlalchemy as sa
 
-from surgeproof.errors import StoreError, UsageError
-from surgeproof.records import StreamRecord
+from surgeproof.errors import UsageError
+from surgeproof.records import RunState, StreamRecord
 from surgeproof.storage import tables
-from surgeproof.storage.store import Store, stating
+from surgeproof.storage.queries import run_by_uid
+from surgeproof.storage.store import Store, translated_errors
 
 VERSION = 1
 _BATCH = 1000
@@ -38,7 +39,7 @@ def export_lines(engine: sa.Engine, run_id: int) -> Iterator[str]:
     Raises:
         UsageError: there is no such run.
     """
-    with stating("read", engine), engine.connect() as connection:
+    with translated_errors("read", engine), engine.connect() as connection:
         row = connection.execute(sa.select(tables.runs).where(tables.runs.c.id == run_id)).mappings().first()
         if row is None:
             raise UsageError(f"no run {run_id}; see 'surgeproof runs list'")
@@ -53,31 +54,28 @@ def export_lines(engine: sa.Engine, run_id: int) -> Iterator[str]:
 
 
 def import_lines(store: Store, lines: Iterable[str]) -> int:
-    """Take in a run and return its new number; all of it or nothing.
+    """Import a run and return its new number; all of it or nothing.
 
     Raises:
-        UsageError: the lines are no exported run, or the database holds it already.
+        UsageError: the lines are not an exported run, or the database already holds it.
         StoreError: the database cannot be written.
     """
     numbered = ((number, line) for number, line in enumerate(lines, 1) if line.strip())
     head = _object(next(numbered, (1, ""))[1], 1)
     if head.get("surgeproof") != VERSION or not isinstance(head.get("run"), dict):
-        raise UsageError("this is no exported run: its first line lacks 'surgeproof' and 'run'")
+        raise UsageError("this is not an exported run: its first line lacks 'surgeproof' and 'run'")
     run = head["run"]
     unknown = sorted(run.keys() - {column.name for column in tables.runs.columns} | run.keys() & {"id", "spool"})
     missing = [name for name in ("uid", "name", "started_at_ns", "scenario", "metadata") if run.get(name) is None]
     if unknown or missing:
         raise UsageError(f"the exported run has unknown or lacks needed fields: {', '.join(unknown + missing)}")
     _check_json(run)
-    try:
-        run_id = store.create_run(run)
-    except StoreError as exc:
-        if "unique" in str(exc).lower():
-            raise UsageError(f"the database holds run {head['run'].get('uid')} already") from exc
-        raise
+    if run_by_uid(store.engine, str(run["uid"])) is not None:
+        raise UsageError(f"the database already holds run {run['uid']}")
+    run_id = store.insert_run(run)
     try:
         _import_parts(store, run_id, numbered)
-        store.finish_run(run_id, {"state": head["run"].get("state", "finished")}, None)
+        store.set_state(run_id, str(run.get("state", RunState.FINISHED)))
     except (OverflowError, TypeError, ValueError) as exc:
         store.delete_run(run_id)
         raise UsageError(f"the export holds a value that cannot be stored: {exc}") from exc
@@ -95,13 +93,13 @@ def _import_parts(store: Store, run_id: int, numbered: Iterator[tuple[int, str]]
         part = _object(line, number)
         name = next(iter(part), "")
         if end is not None:
-            raise UsageError(f"line {number}: the export went on after its end")
+            raise UsageError(f"line {number}: there are lines after the end of the export")
         if name == "end":
             end = part["end"]
             continue
         count += 1
         if name not in _PARTS:
-            raise UsageError(f"line {number}: {name!r} is no part of a run")
+            raise UsageError(f"line {number}: {name!r} is not a part of a run")
         if not isinstance(part[name], dict):
             raise UsageError(f"line {number}: a {name} is not an object")
         values = {k: _binary(_PARTS[name], k, v) for k, v in part[name].items()}
@@ -118,7 +116,7 @@ def _import_parts(store: Store, run_id: int, numbered: Iterator[tuple[int, str]]
             store.add_records(run_id, records)
             records = []
     if not isinstance(end, dict) or end.get("lines") != count:
-        raise UsageError(f"the export is cut off: {count} lines came, and its end does not say so")
+        raise UsageError(f"the export is cut off: it has {count} lines, which its last line does not confirm")
     store.add_records(run_id, records)
     for name, held in rows.items():
         store.insert_rows(_PARTS[name], [row | {"run_id": run_id} for row in held])
@@ -127,8 +125,8 @@ def _import_parts(store: Store, run_id: int, numbered: Iterator[tuple[int, str]]
 def _check_json(run: dict[str, Any]) -> None:
     """Texts that are read as JSON must be JSON, and times whole numbers."""
     if not isinstance(run["started_at_ns"], int) or abs(run["started_at_ns"]) >= 2**63:
-        raise UsageError("the exported run's started_at_ns is no time")
-    for name in ("scenario", "metadata", "environment", "audit", "summary"):
+        raise UsageError("the exported run's started_at_ns is not a time")
+    for name in tables.RUN_JSON:
         try:
             json.loads(run.get(name) or "{}")
         except (TypeError, ValueError) as exc:
@@ -139,7 +137,7 @@ def record_rows(engine: sa.Engine, run_id: int) -> tuple[list[str], list[list[An
     """A run's records as a table: names of columns, and rows; single arrival times left out."""
     columns = [column for column in tables.records.columns if column.name not in ("run_id", "arrivals")]
     query = sa.select(*columns).where(tables.records.c.run_id == run_id).order_by(tables.records.c.plan_index)
-    with stating("read", engine), engine.connect() as connection:
+    with translated_errors("read", engine), engine.connect() as connection:
         return [column.name for column in columns], [list(row) for row in connection.execute(query)]
 
 

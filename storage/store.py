@@ -7,7 +7,7 @@ that are there already are left as they are: storing a spool twice changes nothi
 import json
 import sqlite3
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -17,14 +17,17 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from surgeproof.columns import RecordColumns
-from surgeproof.config import sqlite_path
 from surgeproof.errors import ConfigError, StoreError, UsageError
-from surgeproof.records import GpuSample, RuleVerdict, RunState, StreamRecord
+from surgeproof.outcomes import Outcome
+from surgeproof.records import GpuSample, RunState, StreamRecord
+from surgeproof.results import NewRun, RuleVerdict, RunEnd
 from surgeproof.storage import tables
+from surgeproof.storage.database_url import sqlite_path
 from surgeproof.storage.schema import ensure_schema
+from surgeproof.strict_json import to_json
 
-LOCK_PATIENCE_S = 30.0
-"""How long a SQLite file that another process is writing is waited for."""
+LOCK_TIMEOUT_S = 30.0
+"""How long to wait for a SQLite file that another process is writing."""
 _RECORD_COLUMNS = StreamRecord.__struct_fields__
 _KEYS = (*_RECORD_COLUMNS, "run_id")
 _INSERT_RECORD = f"INSERT OR IGNORE INTO records ({', '.join(_KEYS)}) VALUES ({', '.join('?' * len(_KEYS))})"  # noqa: S608
@@ -39,7 +42,7 @@ def open_engine(url: str, *, create: bool = True) -> sa.Engine:
         create: make a missing file; off for commands that only read.
 
     Raises:
-        ConfigError: there is no such database, or the URL is none.
+        ConfigError: there is no such database, or the URL cannot be used.
         StoreError: it cannot be opened, or was written by a newer version.
     """
     path = sqlite_path(url)
@@ -50,16 +53,16 @@ def open_engine(url: str, *, create: bool = True) -> sa.Engine:
         url = "postgresql+psycopg://" + url.partition("://")[2]
     try:
         if path is not None:
-            engine = sa.create_engine(url, connect_args={"timeout": LOCK_PATIENCE_S})
+            engine = sa.create_engine(url, connect_args={"timeout": LOCK_TIMEOUT_S})
         else:
-            # We ask seldom: a pool would hold connections of a shared server for nothing.
+            # Queries are rare: a pool would keep connections of a shared server busy for nothing.
             engine = sa.create_engine(url, poolclass=sa.NullPool)
     except (sa.exc.ArgumentError, sa.exc.NoSuchModuleError, ModuleNotFoundError) as exc:
         hint = "; install surgeproof[postgres]" if isinstance(exc, ModuleNotFoundError) else ""
         raise ConfigError(f"database URL {shown_url(url)!r} cannot be used: {exc}{hint}") from exc
     if path is not None:
         sa.event.listen(engine, "connect", _tune_sqlite)
-    with stating("open", engine):
+    with translated_errors("open", engine):
         ensure_schema(engine)
     return engine
 
@@ -74,16 +77,20 @@ class Store:
     def __init__(self, url: str) -> None:
         self.engine = open_engine(url)
 
-    def create_run(self, row: dict[str, Any]) -> int:
+    def create_run(self, run: NewRun) -> int:
         """Add a run in state `running` and return its number."""
+        return self.insert_run(_row(run))
+
+    def insert_run(self, row: Mapping[str, object]) -> int:
+        """Add a run's row as it is, in state `running`, and return its number."""
         with self._writing() as connection:
-            result = connection.execute(sa.insert(tables.runs).values(row | {"state": RunState.RUNNING}))
+            result = connection.execute(sa.insert(tables.runs).values(dict(row) | {"state": RunState.RUNNING}))
             key = result.inserted_primary_key
             assert key is not None, "the database numbers runs"
             return int(key[0])
 
     def save_plan(self, run_id: int, packed: bytes, requests: int, digest: str, seed: int) -> None:
-        """Keep a plan's table, packed."""
+        """Store a plan's table, packed."""
         values = {"run_id": run_id, "digest": digest, "seed": seed, "requests": requests, "packed": packed}
         with self._writing() as connection:
             connection.execute(sa.insert(tables.plans).values(values))
@@ -102,13 +109,13 @@ class Store:
                 connection.execute(postgresql.insert(tables.records).on_conflict_do_nothing(), rows)
             connection.execute(chunk)
 
-    def forget_unsent(self, run_id: int, indexes: Sequence[int]) -> None:
-        """Make room for records of requests that were taken for unsent: their worker was only out of reach."""
-        held = tables.records.c
+    def delete_unsent(self, run_id: int, indexes: Sequence[int]) -> None:
+        """Make room for records of requests that were recorded as not sent while their worker was unreachable."""
+        record = tables.records.c
         with self._writing() as connection:
             for start in range(0, len(indexes), 500):
-                some = held.plan_index.in_(indexes[start : start + 500])
-                unsent = (held.run_id == run_id) & (held.outcome == "not_sent")
+                some = record.plan_index.in_(indexes[start : start + 500])
+                unsent = (record.run_id == run_id) & (record.outcome == Outcome.NOT_SENT)
                 connection.execute(sa.delete(tables.records).where(unsent & some))
 
     def add_health(self, run_id: int, worker: int, samples: Iterable[Any]) -> None:
@@ -133,15 +140,15 @@ class Store:
         with self._writing() as connection:
             connection.execute(self._dialect.insert(tables.gpu_samples).on_conflict_do_nothing(), rows)
 
-    def save_calibration(self, gpu: str, model: str, fit_json: str) -> None:
-        """Keep the estimator's numbers for one GPU and model, in place of those held."""
-        held = tables.gpu_calibrations
+    def save_counter_fit(self, gpu: str, model: str, fit_json: str) -> None:
+        """Store the estimator's numbers for one GPU and model, in place of earlier ones."""
+        table = tables.gpu_calibrations
         with self._writing() as connection:
-            connection.execute(sa.delete(held).where((held.c.gpu == gpu) & (held.c.model == model)))
-            connection.execute(sa.insert(held).values(gpu=gpu, model=model, fit=fit_json))
+            connection.execute(sa.delete(table).where((table.c.gpu == gpu) & (table.c.model == model)))
+            connection.execute(sa.insert(table).values(gpu=gpu, model=model, fit=fit_json))
 
     def save_gaps(self, run_id: int, histograms: Iterable[tuple[str, int, bytes]]) -> None:
-        """Keep packed histograms of gaps by class and block, in place of those held."""
+        """Store packed histograms of gaps by class and block, in place of earlier ones."""
         rows = [
             {"run_id": run_id, "request_class": name, "block": block, "packed": packed}
             for name, block, packed in histograms
@@ -151,17 +158,22 @@ class Store:
             if rows:
                 connection.execute(sa.insert(tables.gap_histograms), rows)
 
-    def finish_run(self, run_id: int, values: dict[str, Any], verdicts: Sequence[RuleVerdict] | None) -> None:
-        """Set the run's end and verdicts, in one transaction; without verdicts those held stay."""
-        rows = [_verdict_row(run_id, position, verdict) for position, verdict in enumerate(verdicts or ())]
+    def finish_run(self, run_id: int, end: RunEnd, verdicts: Sequence[RuleVerdict]) -> None:
+        """Set the run's end and its verdicts, in one transaction; its spool is no longer needed."""
+        rows = [_verdict_row(run_id, position, verdict) for position, verdict in enumerate(verdicts)]
         with self._writing() as connection:
-            if verdicts is not None:
-                connection.execute(sa.delete(tables.verdicts).where(tables.verdicts.c.run_id == run_id))
+            connection.execute(sa.delete(tables.verdicts).where(tables.verdicts.c.run_id == run_id))
             if rows:
                 connection.execute(sa.insert(tables.verdicts), rows)
-            connection.execute(sa.update(tables.runs).where(tables.runs.c.id == run_id).values(values))
+            update = sa.update(tables.runs).where(tables.runs.c.id == run_id)
+            connection.execute(update.values(_row(end) | {"spool": None}))
 
-    def insert_rows(self, table: sa.Table, rows: Sequence[dict[str, Any]]) -> None:
+    def set_state(self, run_id: int, state: str) -> None:
+        """Set the state of an imported run."""
+        with self._writing() as connection:
+            connection.execute(sa.update(tables.runs).where(tables.runs.c.id == run_id).values(state=state))
+
+    def insert_rows(self, table: sa.Table, rows: Sequence[dict[str, object]]) -> None:
         """Add rows of any table as they are; a column that a row lacks is empty."""
         if rows:
             names = {name for row in rows for name in row}
@@ -174,14 +186,14 @@ class Store:
         Raises:
             UsageError: there is no such run.
         """
-        held = tables.runs.c
+        column = tables.runs.c
         with self._writing() as connection:
-            found = connection.execute(sa.select(held.metadata).where(held.id == run_id)).scalar()
-            if found is None:
+            stored = connection.execute(sa.select(column.metadata).where(column.id == run_id)).scalar()
+            if stored is None:
                 raise UsageError(f"no run {run_id}; see 'surgeproof runs list'")
-            merged = json.loads(found) | tags
+            merged = json.loads(stored) | tags
             kept = {key: value for key, value in merged.items() if value is not None}
-            connection.execute(sa.update(tables.runs).where(held.id == run_id).values(metadata=to_json(kept)))
+            connection.execute(sa.update(tables.runs).where(column.id == run_id).values(metadata=to_json(kept)))
         return kept
 
     def delete_run(self, run_id: int) -> bool:
@@ -193,12 +205,12 @@ class Store:
     def shrink(self) -> None:
         """Give the space of deleted runs back to the file system (SQLite; PostgreSQL does so by itself)."""
         if self.engine.dialect.name == "sqlite":
-            with stating("shrink", self.engine), self.engine.connect() as connection:
+            with translated_errors("shrink", self.engine), self.engine.connect() as connection:
                 connection.execution_options(isolation_level="AUTOCOMMIT").exec_driver_sql("VACUUM")
 
     def size_bytes(self) -> int:
-        """What the database takes, without what deleted runs left."""
-        with stating("read", self.engine), self.engine.connect() as connection:
+        """Size of the database, without the space that deleted runs left."""
+        with translated_errors("read", self.engine), self.engine.connect() as connection:
             if self.engine.dialect.name == "sqlite":
                 pages, free, size = (
                     connection.exec_driver_sql(f"PRAGMA {name}").scalar() or 0
@@ -211,11 +223,11 @@ class Store:
     def stored_indexes(self, run_id: int) -> set[int]:
         """Plan indexes that have a record."""
         query = sa.select(tables.records.c.plan_index).where(tables.records.c.run_id == run_id)
-        with stating("read", self.engine), self.engine.connect() as connection:
+        with translated_errors("read", self.engine), self.engine.connect() as connection:
             return set(connection.execute(query).scalars())
 
     def close(self) -> None:
-        """Let the database go."""
+        """Close the database."""
         self.engine.dispose()
 
     @property
@@ -224,26 +236,30 @@ class Store:
 
     @contextmanager
     def _writing(self) -> Iterator[sa.Connection]:
-        with stating("write", self.engine), self.engine.begin() as connection:
+        with translated_errors("write", self.engine), self.engine.begin() as connection:
             yield connection
 
 
 @contextmanager
-def stating(act: str, engine: sa.Engine) -> Iterator[None]:
-    """Tell a database error as a sentence with the database and the reason."""
+def translated_errors(action: str, engine: sa.Engine) -> Iterator[None]:
+    """Turn a database error into one sentence with the database and the reason.
+
+    Raises:
+        StoreError: in place of any error of SQLAlchemy or the driver.
+    """
     try:
         yield
     except SQLAlchemyError as exc:
         cause = exc.orig if isinstance(exc, DBAPIError) else exc
         name = engine.url.render_as_string(hide_password=True)
-        raise StoreError(f"cannot {act} database {name}: {' '.join(str(cause).split())}") from exc
+        raise StoreError(f"cannot {action} database {name}: {' '.join(str(cause).split())}") from exc
 
 
 _HEALTH_COLUMNS = [c.name for c in tables.health.columns if c.name not in ("run_id", "worker")]
 
 
 def _known_fields(sample: GpuSample) -> str:
-    """JSON of what a GPU told; the key's fields are columns of their own."""
+    """JSON of the fields that a GPU reports; those of the key are columns of their own."""
     fields = msgspec.to_builtins(sample)
     return json.dumps({k: v for k, v in fields.items() if v is not None and k not in ("gpu", "at_ns")})
 
@@ -256,7 +272,13 @@ def _values(run_id: int, record: StreamRecord) -> tuple[Any, ...]:
     return values[:_WARNINGS] + (warnings,) + values[_WARNINGS + 1 :] + (run_id,)  # noqa: RUF005
 
 
-def _verdict_row(run_id: int, position: int, verdict: RuleVerdict) -> dict[str, Any]:
+def _row(struct: NewRun | RunEnd) -> dict[str, object]:
+    """A struct's fields as columns of `runs`."""
+    fields = msgspec.structs.asdict(struct)
+    return {name: to_json(value) if name in tables.RUN_JSON else value for name, value in fields.items()}
+
+
+def _verdict_row(run_id: int, position: int, verdict: RuleVerdict) -> dict[str, object]:
     return {
         "run_id": run_id,
         "position": position,
@@ -295,16 +317,3 @@ def shown_url(url: str) -> str:
         return sa.engine.make_url(url).render_as_string(hide_password=True)
     except sa.exc.ArgumentError:
         return url.partition("@")[2] or url
-
-
-def to_json(value: Any) -> str:
-    """Strict JSON; an unlimited rate becomes the text `inf`, a NaN is a bug and raises."""
-    return json.dumps(_without_infinity(value), allow_nan=False, default=str)
-
-
-def _without_infinity(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _without_infinity(held) for key, held in value.items()}
-    if isinstance(value, list | tuple):
-        return [_without_infinity(held) for held in value]
-    return "inf" if value == float("inf") else value

@@ -18,9 +18,6 @@ metadata = MetaData()
 
 alembic_version = Table("alembic_version", metadata, Column("version_num", String(32), primary_key=True))
 
-# Programs of the first version look here, and refuse what is newer.
-schema_info = Table("schema_info", metadata, Column("version", Integer, nullable=False))
-
 runs = Table(
     "runs",
     metadata,
@@ -44,6 +41,8 @@ runs = Table(
     Index("ix_runs_started", "started_at_ns"),
     sqlite_autoincrement=True,
 )
+RUN_JSON = ("scenario", "metadata", "environment", "audit", "summary")
+"""Columns of `runs` that hold JSON."""
 
 plans = Table(
     "plans",
@@ -52,7 +51,7 @@ plans = Table(
     Column("digest", Text, nullable=False),
     Column("seed", BigInteger, nullable=False),
     Column("requests", Integer, nullable=False),
-    Column("packed", LargeBinary, nullable=False, doc="zlib of the plan's .npy file"),
+    Column("packed", LargeBinary, nullable=False, doc="zlib of the plan's arrays (NPZ)"),
 )
 
 records = Table(
@@ -63,7 +62,7 @@ records = Table(
     Column("request_class", Text, nullable=False),
     Column("phase", Text, nullable=False),
     Column("step", Integer, nullable=False),
-    Column("worker", Integer, nullable=False),
+    Column("worker", Integer, doc="empty where no worker was known to have taken the request"),
     Column("outcome", Text, nullable=False),
     Column("error", Text),
     Column("http_status", Integer),

@@ -1,5 +1,5 @@
 """`python -m surgeproof` is the command."""
 
-from surgeproof.cli import main
+from surgeproof.commands.main import main
 
 main()

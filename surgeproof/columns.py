@@ -13,6 +13,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from surgeproof.outcomes import Outcome
 from surgeproof.records import StreamRecord
 
 if sys.version_info >= (3, 14):
@@ -32,7 +33,6 @@ INTEGERS = (
     "planned_input_tokens", "planned_output_tokens", "http_status", "token_events", "retries", "step", "worker",
 )  # fmt: skip
 TEXTS = ("request_class", "phase", "outcome", "stamp_source", "finish_reason", "warnings", "model")
-_NOT_SENT = "not_sent"
 _KINDS = tuple((f"<i{size}", int(np.iinfo(f"i{size}").min)) for size in (1, 2, 4, 8))
 
 
@@ -176,7 +176,7 @@ class RecordColumns:
         if len(indexes) == 0 or np.bincount(indexes).max() == 1:
             return whole
         # Sorted by request, then by whether it was sent, then the first last.
-        order = np.lexsort((-np.arange(len(indexes)), whole.texts("outcome") != _NOT_SENT, indexes))
+        order = np.lexsort((-np.arange(len(indexes)), whole.texts("outcome") != Outcome.NOT_SENT, indexes))
         last = np.append(np.diff(indexes[order]) != 0, True)
         return whole.chosen(order[last])
 

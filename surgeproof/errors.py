@@ -5,24 +5,26 @@
     │   ├── ConfigError                an option or a key of the scenario
     │   ├── TraceError                 a trace file; names file, row and reason
     │   ├── RuleError                  an SLO rule
-    │   └── EndpointError              unreachable, refuses us, or has no such model
+    │   └── EndpointError              unreachable, refuses the request, or has no such model
     ├── StoreError                  5  the database cannot be read or written
-    └── RunBrokenError              5  the run could not be carried through
+    └── RunBrokenError              5  the run could not be completed
 
 Errors of the measured endpoint are no exceptions: they are fields of a record.
 """
+
+from surgeproof.exit_codes import ExitCode
 
 
 class SurgeproofError(Exception):
     """Base of all our errors; its text is one sentence a user can act on."""
 
-    exit_code = 1
+    exit_code = ExitCode.CRASH
 
 
 class UsageError(SurgeproofError):
     """The user asked for something that cannot be done; no request was sent."""
 
-    exit_code = 2
+    exit_code = ExitCode.USAGE
 
 
 class ConfigError(UsageError):
@@ -44,18 +46,10 @@ class EndpointError(UsageError):
 class StoreError(SurgeproofError):
     """The database cannot be opened, read or written."""
 
-    exit_code = 5
+    exit_code = ExitCode.INVALID
 
 
 class RunBrokenError(SurgeproofError):
     """The run stopped for a reason that is not the endpoint's."""
 
-    exit_code = 5
-
-
-EXIT_PASS = 0
-EXIT_CRASH = 1
-EXIT_USAGE = 2
-EXIT_FAIL = 3
-EXIT_INCONCLUSIVE = 4
-EXIT_INVALID = 5
+    exit_code = ExitCode.INVALID

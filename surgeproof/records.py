@@ -1,17 +1,20 @@
-"""The nouns of the product, frozen.
+"""What is planned and measured, one record each, frozen.
 
-They import nothing of the project and everyone imports them: a trace point becomes a planned
-request, a planned request becomes exactly one stream record, records become a summary, and a
-summary becomes verdicts. All times are integers of nanoseconds; `*_at_ns` are points on the run's
-clock (nanoseconds since the Unix epoch, advanced monotonically), `*_ns` are durations.
+A trace point becomes a planned request, and a planned request becomes exactly one stream record.
+What is concluded from records (summaries, verdicts) is in `results`. All times are integers of
+nanoseconds; `*_at_ns` are points on the run's clock (nanoseconds since the Unix epoch, advanced
+monotonically), `*_ns` are durations.
 """
 
 from enum import StrEnum
 
 import msgspec
 
-NS_PER_S = 1_000_000_000
+from surgeproof.outcomes import Outcome
+
 NS_PER_MS = 1_000_000
+NS_PER_S = 1_000_000_000
+NS_PER_DAY = 86_400 * NS_PER_S
 
 REQUEST_CLASSES = ("P0", "P1", "P2")
 """Service classes in order of urgency: payment-like, query-like, log-like."""
@@ -71,27 +74,28 @@ class RequestPlan(msgspec.Struct, frozen=True):
 
     Attributes:
         index: position in the global schedule, from 0.
-        intended_ns: planned time since the start of the run, ns; -1 in a closed loop.
+        intended_ns: planned time since the start of the run, ns; None in a closed loop.
         request_class: P0, P1 or P2.
         input_tokens: prompt tokens asked for.
         output_tokens: answer tokens asked for (`max_tokens`).
         prompt_seed: seed of this request's own text.
-        session: conversation it is a turn of; -1 for a request on its own.
+        session: conversation it is a turn of; None for a request on its own.
         turn: number of the turn, from 0.
-        think_ns: time since the session's answer before; -1 where the trace does not tell.
-        cached_tokens: prompt tokens that an endless prefix cache would hold, by the plan.
+        think_ns: time between the previous answer of the session and this request; None where unknown.
+        cached_tokens: prompt tokens that an unlimited prefix cache would hold, by the plan.
         hash_ids: prefix-chained blocks that the prompt is made of, empty for a text of its own.
+        model: index of its model among the run's.
     """
 
     index: int
-    intended_ns: int
+    intended_ns: int | None
     request_class: str
     input_tokens: int
     output_tokens: int
     prompt_seed: int
-    session: int = -1
+    session: int | None = None
     turn: int = 0
-    think_ns: int = -1
+    think_ns: int | None = None
     cached_tokens: int = 0
     hash_ids: tuple[int, ...] = ()
     model: int = 0
@@ -101,12 +105,13 @@ class StreamRecord(msgspec.Struct, omit_defaults=True, kw_only=True):
     """What happened to one planned request; there is always exactly one.
 
     Optional times are None where the event did not happen. Token counts come from the server's
-    `usage`, None where it sent none: events are never counted as tokens.
+    `usage`, None where it sent none: events are never counted as tokens. `worker` is None for a
+    request that no worker was known to have taken.
     """
 
     plan_index: int
     request_class: str
-    worker: int = 0
+    worker: int | None = 0
     step: int = 0
     phase: str = Phase.MAIN
     planned_input_tokens: int
@@ -151,7 +156,51 @@ class StreamRecord(msgspec.Struct, omit_defaults=True, kw_only=True):
     @property
     def ok(self) -> bool:
         """Whether the request counts as answered."""
-        return self.outcome == "ok"
+        return self.outcome == Outcome.OK
+
+
+class HealthSample(msgspec.Struct, omit_defaults=True):
+    """How the load generator itself was doing over the last sampling interval.
+
+    Attributes:
+        at_ns: end of the interval on the run's clock.
+        cpu_share: CPU time over wall time of this process; 1.0 is one core.
+        loop_lag_ns: worst lateness of a 10 ms heartbeat of the event loop.
+        gc_pause_ns: longest garbage collection.
+        in_flight: requests on the wire.
+        waiting: planned requests that were due but held back by the concurrency cap.
+        clock_step_ns: change of realtime against monotonic time since the run's start.
+        reads: reads of sockets with a kernel stamp.
+        late_reads: those of them that came over 10 ms after the kernel had the data.
+    """
+
+    at_ns: int
+    cpu_share: float
+    loop_lag_ns: int
+    gc_pause_ns: int
+    in_flight: int
+    waiting: int
+    clock_step_ns: int
+    rss_bytes: int = 0
+    reads: int = 0
+    late_reads: int = 0
+
+
+class WorkerFacts(msgspec.Struct, omit_defaults=True, frozen=True):
+    """What the master knows of one worker.
+
+    Attributes:
+        host: name of its host.
+        clock_ahead_ns: the master's time minus the worker's, taken off its stamps.
+        clock_uncertainty_ns: how well that is known; 0 where both read one clock.
+        failure_reason: why it did not complete its share; None where it did.
+    """
+
+    worker: int
+    host: str
+    clock_ahead_ns: int = 0
+    clock_uncertainty_ns: int = 0
+    failure_reason: str | None = None
 
 
 class GpuFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -197,58 +246,3 @@ class GpuSample(msgspec.Struct, frozen=True, kw_only=True):
     occupancy_pct: float | None = None
     tensor_pct: float | None = None
     dram_pct: float | None = None
-
-
-class Interval(msgspec.Struct, frozen=True):
-    """A confidence interval; an end that the sample cannot bound is None."""
-
-    low: float | None
-    high: float | None
-    confidence: float = 0.95
-
-
-class RuleVerdict(msgspec.Struct, frozen=True, kw_only=True):
-    """How one SLO rule came out for one class.
-
-    Attributes:
-        observed: the metric's value in the rule's unit; None where it does not exist.
-        bound: the rule's bound in the same unit.
-        n: number of requests that decide (failures included).
-        attainment: share of requests that met a per-request bound, None for rules without one.
-        interval: confidence interval of the observed value.
-        reason: why, in one sentence.
-    """
-
-    request_class: str
-    rule: str
-    metric: str
-    unit: str
-    observed: float | None
-    bound: float
-    n: int
-    interval: Interval
-    verdict: Verdict
-    reason: str
-    attainment: float | None = None
-
-
-class AuditCheck(msgspec.Struct, frozen=True):
-    """One condition that the load generator itself had to meet."""
-
-    name: str
-    observed: float | None
-    limit: float
-    unit: str
-    passed: bool
-    remedy: str
-
-
-class Audit(msgspec.Struct, frozen=True):
-    """Is the client trustworthy? A run with a breach is INVALID for latency."""
-
-    checks: tuple[AuditCheck, ...] = ()
-
-    @property
-    def breaches(self) -> tuple[AuditCheck, ...]:
-        """The checks that failed."""
-        return tuple(check for check in self.checks if not check.passed)

@@ -10,21 +10,19 @@ Formulas and figures: docs/arrivals.md.
 
 import hashlib
 import math
-from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from surgeproof.dispersion import dispersion
 from surgeproof.errors import TraceError
-from surgeproof.traces.inspection import dispersion
+from surgeproof.traces.arrivals import simulate
 from surgeproof.traces.profile import SCHEMA, Arrivals, Cell, Marks, ModulatorFit, Profile, Recording, Source
 from surgeproof.traces.reader import Trace
 
 Floats = npt.NDArray[np.float64]
-Simulate = Callable[[Arrivals, np.random.Generator], Floats]
-"""A model and random numbers -> arrival times, seconds."""
 
 _COARSE_S = (60.0, 120.0, 300.0, 600.0, 3600.0)
 _MIN_WINDOWS = 20
@@ -37,7 +35,7 @@ _CLEARLY_BETTER = 0.06
 _LAGS = (1, 2, 3, 4)
 _LENGTH_CLASSES = 4
 _LENGTH_BINS = 24
-_FEWEST_IN_CELL = 4
+_MIN_IN_CELL = 4
 _DIRICHLET = 10.0
 _MIN_ROWS = 200
 
@@ -45,7 +43,6 @@ _MIN_ROWS = 200
 def fit_profile(
     trace: Trace,
     name: str,
-    simulate: Simulate,
     *,
     kind: str = "pgar",
     empirical_gaps: bool = False,
@@ -57,7 +54,6 @@ def fit_profile(
     Args:
         trace: the trace.
         name: what to call the profile.
-        simulate: generator of the model, which two of its numbers are matched with.
         kind: one of `profile.KINDS`.
         empirical_gaps: keep the trace's own gaps in operational time in place of a Gamma law.
         licence: of the trace.
@@ -76,7 +72,7 @@ def fit_profile(
     if kind in ("poisson", "gamma"):
         arrivals = fit_constant_rate(at_s, bursty_gaps=kind == "gamma")
     else:
-        arrivals = fit_arrivals(at_s, choose_coarse_window(at_s), simulate)
+        arrivals = fit_arrivals(at_s, choose_coarse_window(at_s))
     if empirical_gaps:
         arrivals = msgspec.structs.replace(arrivals, gap_quantiles=empirical_gap_quantiles(at_s, arrivals))
     return Profile(
@@ -168,7 +164,7 @@ def choose_fine_windows(rate_per_s: float, coarse_s: float) -> list[float]:
     return holding or [dividing[-1]]
 
 
-def fit_arrivals(at_s: Floats, coarse_s: float, simulate: Simulate) -> Arrivals:
+def fit_arrivals(at_s: Floats, coarse_s: float) -> Arrivals:
     """Rates, modulator and gap shape."""
     counts = _counts(at_s, coarse_s)
     rates, shrink = shrunk_rates(counts, coarse_s)
@@ -181,8 +177,8 @@ def fit_arrivals(at_s: Floats, coarse_s: float, simulate: Simulate) -> Arrivals:
         gap_shape=1.0,
         gate_z=0.0,
     )
-    modulated = _fit_modulator(at_s, plain, counts / coarse_s, simulate)
-    return msgspec.structs.replace(modulated, gap_shape=_fit_shape(at_s, modulated, simulate))
+    modulated = _fit_modulator(at_s, plain, counts / coarse_s)
+    return msgspec.structs.replace(modulated, gap_shape=_fit_shape(at_s, modulated))
 
 
 def shrunk_rates(counts: Floats, window_s: float) -> tuple[Floats, float]:
@@ -197,7 +193,7 @@ def shrunk_rates(counts: Floats, window_s: float) -> tuple[Floats, float]:
     return (mean + factor * (counts - mean)) / window_s, factor
 
 
-def _fit_modulator(at_s: Floats, plain: Arrivals, raw_rates: Floats, simulate: Simulate) -> Arrivals:
+def _fit_modulator(at_s: Floats, plain: Arrivals, raw_rates: Floats) -> Arrivals:
     """The fine window whose modulator follows the trace's dispersion best, and what was fitted there.
 
     A longer window is preferred unless a shorter one is clearly better: it is the smoother model.
@@ -211,18 +207,18 @@ def _fit_modulator(at_s: Floats, plain: Arrivals, raw_rates: Floats, simulate: S
     found = [model for model in fitted if model.modulator is not None]
     # A correlation of 0 says that the window is longer than the bursts: what is inside is lost.
     found = [model for model in found if model.modulator is not None and model.modulator.rho > 0] or found
-    errors = [_curve_error(at_s, model, simulate) for model in found]
+    errors = [_curve_error(at_s, model) for model in found]
     best = min(errors)
     return next(model for model, error in zip(found, errors, strict=True) if error <= best + _CLEARLY_BETTER)
 
 
-def _curve_error(at_s: Floats, model: Arrivals, simulate: Simulate) -> float:
+def _curve_error(at_s: Floats, model: Arrivals) -> float:
     """Mean absolute log ratio of simulated to observed dispersion at 1 and 10 s."""
     errors = []
     for window_s in (1.0, 10.0):
         observed = dispersion(at_s, window_s)
         if observed:
-            errors.append(abs(math.log(float(_simulated_dispersions(model, window_s, simulate).mean()) / observed)))
+            errors.append(abs(math.log(float(_simulated_dispersions(model, window_s).mean()) / observed)))
     return float(np.mean(errors)) if errors else 0.0
 
 
@@ -258,23 +254,20 @@ def modulator_at(at_s: Floats, rates: Floats, coarse_s: float, fine_s: float) ->
     return ModulatorFit(a=round(a, 4), rho=round(rho, 4), z=round(z, 2)), z
 
 
-def _fit_shape(at_s: Floats, model: Arrivals, simulate: Simulate) -> float:
+def _fit_shape(at_s: Floats, model: Arrivals) -> float:
     """The gap shape whose dispersion at 1 s is the trace's; 1 where that is within 2 %, or the noise, already."""
     observed = dispersion(at_s, 1.0)
     shapes = [round(0.2 + 0.1 * step, 1) for step in range(12)]
     if not observed:
         # Too short to tell, or of equal gaps, to which the most regular shape comes nearest.
         return 1.0 if observed is None else shapes[-1]
-    found = {
-        shape: _simulated_dispersions(msgspec.structs.replace(model, gap_shape=shape), 1.0, simulate)
-        for shape in shapes
-    }
+    found = {shape: _simulated_dispersions(msgspec.structs.replace(model, gap_shape=shape), 1.0) for shape in shapes}
     errors = {shape: abs(math.log(float(values.mean()) / observed)) for shape, values in found.items()}
     noise = 2 * float(np.log(found[1.0]).std(ddof=1)) / math.sqrt(len(found[1.0]))
     return 1.0 if errors[1.0] <= max(math.log(1.02), noise) else min(shapes, key=errors.__getitem__)
 
 
-def _simulated_dispersions(model: Arrivals, window_s: float, simulate: Simulate) -> Floats:
+def _simulated_dispersions(model: Arrivals, window_s: float) -> Floats:
     """Dispersion of four seeded simulations."""
     simulations = (simulate(model, np.random.default_rng(seed)) for seed in range(4))
     return np.array([dispersion(at_s, window_s) or 1.0 for at_s in simulations])
@@ -327,7 +320,7 @@ def _cells(pairs: npt.NDArray[np.int64]) -> tuple[Cell, ...]:
     """
     if len(pairs) == 0:
         return ()
-    bands = max(1, min(_LENGTH_BINS, int(math.sqrt(len(pairs) / _FEWEST_IN_CELL))))
+    bands = max(1, min(_LENGTH_BINS, int(math.sqrt(len(pairs) / _MIN_IN_CELL))))
     by_input = pairs[np.argsort(pairs[:, 0], kind="stable")]
     cells = []
     for band in np.array_split(by_input, bands):

@@ -12,9 +12,10 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from surgeproof.dispersion import dispersion
 from surgeproof.errors import TraceError
-from surgeproof.traces.fit import Simulate, operational_gaps
-from surgeproof.traces.inspection import dispersion
+from surgeproof.traces.arrivals import simulate
+from surgeproof.traces.fit import operational_gaps
 from surgeproof.traces.profile import Arrivals, Profile
 from surgeproof.traces.queueing import concurrency, service_s, slots_for, waits_s
 
@@ -76,9 +77,7 @@ class _Traffic(NamedTuple):
     lengths: Lengths
 
 
-def check_profile(
-    profile: Profile, source: str, at_s: Floats, lengths: Lengths, simulate: Simulate, seeds: int = 24
-) -> Goodness:
+def check_profile(profile: Profile, source: str, at_s: Floats, lengths: Lengths, seeds: int = 24) -> Goodness:
     """Compare a profile with a trace.
 
     Args:
@@ -86,7 +85,6 @@ def check_profile(
         source: name of the trace.
         at_s: the trace's times, seconds, sorted, the first at 0; shape (n,).
         lengths: its (input, output) tokens; shape (n, 2).
-        simulate: generator of the arrival model.
         seeds: replicates; bands need at least 24.
 
     Raises:
@@ -98,7 +96,7 @@ def check_profile(
             f"{_FEWEST} over {_SHORTEST_S:g} s are needed"
         )
     trace = _Traffic(at_s, lengths)
-    replicates = [_replicate(profile, simulate, seed) for seed in range(seeds)]
+    replicates = [_replicate(profile, seed) for seed in range(seeds)]
     checks = (
         *_volume(trace, replicates),
         *_dispersions(trace, replicates),
@@ -118,7 +116,7 @@ def check_profile(
     )  # fmt: skip
 
 
-def _replicate(profile: Profile, simulate: Simulate, seed: int) -> _Traffic:
+def _replicate(profile: Profile, seed: int) -> _Traffic:
     if profile.recording is not None:
         return _Traffic(*profile.recorded())
     arrival_seed, length_seed = np.random.SeedSequence(seed).spawn(2)

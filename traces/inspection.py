@@ -5,22 +5,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from surgeproof.dispersion import dispersion
 from surgeproof.traces.reader import Trace
 
 DISPERSION_WINDOWS_S = (1, 10, 60, 300)
 QUANTILES = {"p10": 0.1, "p50": 0.5, "p90": 0.9, "p99": 0.99, "max": 1.0}
-
-
-def dispersion(at_s: npt.NDArray[np.float64], window_s: float) -> float | None:
-    """Index of dispersion of counts: variance over mean of the counts in whole windows.
-
-    1 for Poisson arrivals at any window; None under two whole windows.
-    """
-    windows = int(at_s[-1] // window_s) if len(at_s) else 0
-    if windows < 2:
-        return None
-    counts = np.bincount((at_s / window_s).astype(np.int64), minlength=windows)[:windows]
-    return float(counts.var(ddof=1) / counts.mean())
 
 
 def inspect_trace(trace: Trace) -> dict[str, Any]:

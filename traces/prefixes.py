@@ -40,8 +40,8 @@ def cached_tokens(
     return found
 
 
-def sessions_of(points: Sequence[TracePoint], block_tokens: int = MOONCAKE_BLOCK_TOKENS) -> list[int]:
-    """Number of the conversation that each request belongs to; -1 for a request on its own.
+def sessions_of(points: Sequence[TracePoint], block_tokens: int = MOONCAKE_BLOCK_TOKENS) -> list[int | None]:
+    """Number of the conversation that each request belongs to; None for a request on its own.
 
     By the names that the trace gives, else by its hash ids: a request continues the last one whose
     whole blocks its own begin with, as far as these go beyond the beginning that all requests share.
@@ -55,7 +55,7 @@ def sessions_of(points: Sequence[TracePoint], block_tokens: int = MOONCAKE_BLOCK
         if name is not None:
             turns[name] = turns.get(name, 0) + 1
     numbers: dict[str, int] = {}
-    return [numbers.setdefault(name, len(numbers)) if name is not None and turns[name] > 1 else -1 for name in names]
+    return [numbers.setdefault(name, len(numbers)) if name is not None and turns[name] > 1 else None for name in names]
 
 
 def _by_prefix(points: Sequence[TracePoint], block_tokens: int) -> list[str | None]:

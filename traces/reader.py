@@ -190,7 +190,7 @@ def _leave_out(trace: Trace, path: Path, parsed: Dropped | Malformed, *, skip_in
     else:
         sentence = f"{path}, row {parsed.line}: {parsed.problem}"
         if not skip_invalid:
-            raise TraceError(f"{sentence}. Mend the row, or leave such rows out with --skip-invalid.")
+            raise TraceError(f"{sentence}. Fix the row, or leave such rows out with --skip-invalid.")
         reason = MALFORMED
         if len(trace.examples) < _EXAMPLES_KEPT:
             trace.examples.append(f"row {parsed.line}: {parsed.problem}")

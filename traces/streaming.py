@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from surgeproof.dispersion import dispersion_of_counts
 from surgeproof.errors import TraceError
 from surgeproof.records import NS_PER_S
 from surgeproof.traces.clock_grid import GridTally
@@ -31,7 +32,7 @@ COLUMN_MAPS = {
     "burstgpt": ColumnMap("Timestamp", "Request tokens", "Response tokens"),
 }
 _CHUNK_ROWS = 500_000
-_WAY_OUT = "Mend the rows, or leave such rows out with --skip-invalid."
+_WAY_OUT = "Fix the rows, or leave such rows out with --skip-invalid."
 
 
 class StreamedInspection:
@@ -116,8 +117,9 @@ class StreamedInspection:
         if windows < 2:
             return None
         counts = self._per_second[: windows * window_s]
-        counts = np.pad(counts, (0, windows * window_s - len(counts))).reshape(windows, window_s).sum(axis=1)
-        return float(counts.var(ddof=1) / counts.mean())
+        return dispersion_of_counts(
+            np.pad(counts, (0, windows * window_s - len(counts))).reshape(windows, window_s).sum(axis=1)
+        )
 
 
 def _lengths(tally: Counter[int]) -> dict[str, float]:

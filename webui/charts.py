@@ -1,22 +1,25 @@
 """Charts from data frames. Pure: they read no database and touch no page."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import altair as alt
 import pandas as pd
 
+from surgeproof.results import Budget
+
 LATENCIES = {"ttft_ms": "TTFT, ms", "e2e_ms": "end to end, ms", "tpot_ms": "time per output token, ms"}
 """Columns of `data.latencies` and what they are called."""
 _COLOURS = alt.Scale(domain=["P0", "P1", "P2"], range=["#c0392b", "#2471a3", "#7d8a97"])
 _RUN_COLOURS = alt.Scale(range=["#7d8a97", "#2471a3"])
-_MOST_POINTS = 5000
+_MAX_POINTS = 5000
 
 
 def over_time(frame: pd.DataFrame, column: str, title: str) -> Any:
     """A latency by planned time, one point a request; above 5,000 a seeded sample is shown."""
     shown = frame.dropna(subset=[column])
-    if len(shown) > _MOST_POINTS:
-        shown = shown.sample(_MOST_POINTS, random_state=0)
+    if len(shown) > _MAX_POINTS:
+        shown = shown.sample(_MAX_POINTS, random_state=0)
     return (
         alt.Chart(shown)
         .mark_circle(size=14, opacity=0.5)
@@ -52,12 +55,12 @@ def distribution(frame: pd.DataFrame, column: str, title: str, by: str = "class"
     )
 
 
-def burn(budgets: list[dict[str, Any]]) -> Any:
+def burn(budgets: Sequence[Budget]) -> Any:
     """How fast each error budget was spent; 1 spends it exactly by the end of the run."""
     rows = [
-        {"objective": f"{held['request_class']}: {held['rule']}", "start_s": start, "burn": value}
-        for held in budgets
-        for start, _, value in held["windows"]
+        {"objective": f"{budget.request_class}: {budget.rule}", "start_s": start, "burn": value}
+        for budget in budgets
+        for start, _, value in budget.windows
         if value is not None
     ]
     lines = alt.Chart(pd.DataFrame(rows, columns=["objective", "start_s", "burn"])).mark_line(interpolate="step-after")

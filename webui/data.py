@@ -7,19 +7,20 @@ import numpy as np
 import pandas as pd
 import streamlit as st
 
-from surgeproof.config import DEFAULT_DB
 from surgeproof.errors import SurgeproofError
 from surgeproof.records import NS_PER_S
-from surgeproof.review import Comparison, compare_runs
+from surgeproof.results import Run, RunHead
+from surgeproof.runs.review import Comparison, compare_runs
 from surgeproof.slo.compare import Policy
 from surgeproof.slo.measured import Measured
+from surgeproof.storage.database_url import DEFAULT_DATABASE_URL
 from surgeproof.storage.queries import get_run, gpu_samples, list_runs, run_columns
 from surgeproof.storage.store import open_engine
 
 
 def database_url() -> str:
     """The database that `surgeproof ui` was started with."""
-    return os.environ.get("SURGEPROOF_DB", DEFAULT_DB)
+    return os.environ.get("SURGEPROOF_DB", DEFAULT_DATABASE_URL)
 
 
 @st.cache_resource
@@ -29,26 +30,26 @@ def engine(url: str) -> Any:
 
 
 @st.cache_data(ttl=2)
-def runs(url: str) -> list[dict[str, Any]]:
+def runs(url: str) -> list[RunHead]:
     """All runs, the newest first."""
     return list_runs(engine(url))
 
 
-def runs_or_stop(url: str) -> list[dict[str, Any]]:
+def runs_or_stop(url: str) -> list[RunHead]:
     """The runs, or a page that ends here with what to do."""
     try:
-        found: list[dict[str, Any]] = runs(url)
+        heads: list[RunHead] = runs(url)
     except SurgeproofError as exc:
         st.info(str(exc))
         st.stop()
-    if not found:
+    if not heads:
         st.info("No runs yet. Start one with `surgeproof run`.")
         st.stop()
-    return found
+    return heads
 
 
 @st.cache_data(ttl=2)
-def run(url: str, run_id: int) -> dict[str, Any]:
+def run(url: str, run_id: int) -> Run:
     """One run."""
     return get_run(engine(url), run_id)
 

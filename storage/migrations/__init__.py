@@ -1,1 +1,1 @@
-"""Every change of the schema since the first, run by Alembic. `storage.schema` decides when."""
+"""Changes of the schema since 0.1.0, run by Alembic when `storage.schema` says so."""

@@ -7,8 +7,8 @@ from pathlib import Path
 from surgeproof.gpu.agent import Sampler
 from surgeproof.sandbox.sim_process import SimProcess
 from tests.e2e.test_run import rows, surgeproof
-from tests.gpu.fakes import ServedAgent, recorded
-from tests.gpu.test_sm_estimate import DATA, LLAMA_8B
+from tests.unit.gpu.fakes import ServedAgent, recorded
+from tests.unit.gpu.test_sm_estimate import DATA, LLAMA_8B
 
 
 def test_a_run_collects_judges_and_estimates(sim: SimProcess, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from surgeproof.results import DispatchLine
 from surgeproof.sandbox.sim_process import SimProcess
 from surgeproof.storage.queries import get_run
 from surgeproof.storage.store import open_engine
@@ -15,9 +16,10 @@ def written(tmp_path: Path, lines: list[dict[str, Any]]) -> None:
     (tmp_path / "t.jsonl").write_text("\n".join(json.dumps(line) for line in lines))
 
 
-def dispatch(tmp_path: Path) -> dict[str, dict[str, Any]]:
+def dispatch(tmp_path: Path) -> dict[str, DispatchLine]:
     run = get_run(open_engine(f"sqlite:///{tmp_path}/surgeproof.db"), 1)
-    return {line["name"]: line for line in run["summary"]["dispatch"]}
+    assert run.summary is not None
+    return {line.name: line for line in run.summary.dispatch or ()}
 
 
 def test_planned_prefix_hits_are_found_by_the_server(sim: SimProcess, tmp_path: Path) -> None:
@@ -37,8 +39,8 @@ def test_planned_prefix_hits_are_found_by_the_server(sim: SimProcess, tmp_path: 
     assert result.returncode in (0, 5), result.stdout + result.stderr
     line = dispatch(tmp_path)["cached share of prompt tokens"]
     # Fifteen of twenty find three of four blocks; the server's blocks of 16 tokens may cost one at the edge.
-    assert line["planned"] == 15 * 192 / (20 * 256)
-    assert line["planned"] - 15 * 16 / (20 * 256) - 0.03 <= line["achieved"] <= line["planned"] + 0.03
+    assert line.planned == 15 * 192 / (20 * 256)
+    assert line.planned - 15 * 16 / (20 * 256) - 0.03 <= line.achieved <= line.planned + 0.03
     shown = surgeproof("runs", "show", "1", cwd=tmp_path).stdout
     assert "cached share of prompt tokens" in shown
 
@@ -55,7 +57,7 @@ def test_turns_wait_for_the_answer_before_when_asked_to(sim: SimProcess, tmp_pat
         (tmp_path / "surgeproof.db").unlink(missing_ok=True)
         result = surgeproof("run", "--trace", "t.jsonl", "--base-url", sim.base_url, "--turns", mode, cwd=tmp_path)
         assert result.returncode in (0, 5), result.stdout + result.stderr
-        overtakes = dispatch(tmp_path)["turns that overtook their answer"]["achieved"]
+        overtakes = dispatch(tmp_path)["turns that overtook their answer"].achieved
         assert overtakes == (3 if mode == "at_timestamp" else 0)
     found = rows(
         tmp_path / "surgeproof.db", "SELECT intended_at_ns, sent_at_ns, done_at_ns FROM records ORDER BY plan_index"

@@ -13,6 +13,7 @@ from typing import Any
 import psutil
 import pytest
 
+from surgeproof.results import AuditCheck
 from surgeproof.sandbox.sim_process import SimProcess
 from surgeproof.storage.queries import get_run
 from surgeproof.storage.store import open_engine
@@ -87,7 +88,7 @@ def test_four_forked_processes_send_the_one_plan(sim: SimProcess, tmp_path: Path
     assert result.returncode in (0, 5), result.stdout + result.stderr
     assert plan_equals_records(tmp_path / "surgeproof.db")
     run = get_run(open_engine(f"sqlite:///{tmp_path}/surgeproof.db"), 1)
-    assert [facts["worker"] for facts in run["environment"]["workers"]] == [0, 1, 2, 3]
+    assert [facts.worker for facts in run.environment.workers or ()] == [0, 1, 2, 3]
     assert rows(tmp_path / "surgeproof.db", "SELECT DISTINCT outcome FROM records") == [("ok",)]
 
 
@@ -102,11 +103,12 @@ def test_two_separate_workers_send_the_one_plan_and_ship_their_records(sim: SimP
     path = tmp_path / "master" / "surgeproof.db"
     assert plan_equals_records(path)
     assert rows(path, "SELECT DISTINCT outcome FROM records") == [("ok",)]
-    found = get_run(open_engine(f"sqlite:///{path}"), 1)["environment"]["workers"]
-    assert len(found) == 2
+    workers_seen = get_run(open_engine(f"sqlite:///{path}"), 1).environment.workers
+    assert isinstance(workers_seen, tuple)
+    assert len(workers_seen) == 2
     # One host has one clock: the exchange must find that it is not ahead of itself.
-    assert all(abs(facts["clock_ahead_ns"]) <= facts["clock_uncertainty_ns"] + 50_000 for facts in found)
-    assert all(0 < facts["clock_uncertainty_ns"] < 50_000_000 for facts in found)
+    assert all(abs(facts.clock_ahead_ns) <= facts.clock_uncertainty_ns + 50_000 for facts in workers_seen)
+    assert all(0 < facts.clock_uncertainty_ns < 50_000_000 for facts in workers_seen)
     # What the master has acknowledged is not kept twice.
     assert not list(tmp_path.glob("worker*/**/*.spool"))
 
@@ -145,7 +147,7 @@ def test_a_hung_worker_costs_its_share_only(sim: SimProcess, tmp_path: Path) -> 
     output = child.communicate(timeout=PATIENCE_S)[0]
     assert child.returncode == 5, output
     assert not victim.is_running() or victim.status() == psutil.STATUS_ZOMBIE
-    assert "workers_lost" in {check["name"] for check in audit(tmp_path) if not check["passed"]}
+    assert "workers_lost" in {check.name for check in audit(tmp_path) if not check.passed}
     ((reason,),) = rows(tmp_path / "surgeproof.db", "SELECT DISTINCT error FROM records WHERE outcome = 'not_sent'")
     assert reason.startswith("worker "), reason
     assert "stopped answering about" in reason
@@ -154,9 +156,10 @@ def test_a_hung_worker_costs_its_share_only(sim: SimProcess, tmp_path: Path) -> 
     assert sum(count for _, _, count in outcomes) == len(planned(tmp_path / "surgeproof.db"))
 
 
-def audit(tmp_path: Path) -> list[dict[str, Any]]:
-    checks: list[dict[str, Any]] = get_run(open_engine(f"sqlite:///{tmp_path}/surgeproof.db"), 1)["audit"]["checks"]
-    return checks
+def audit(tmp_path: Path) -> tuple[AuditCheck, ...]:
+    stored = get_run(open_engine(f"sqlite:///{tmp_path}/surgeproof.db"), 1).audit
+    assert stored is not None
+    return stored.checks
 
 
 def test_two_runs_with_processes_do_not_mix(sim: SimProcess, tmp_path: Path) -> None:

@@ -3,13 +3,15 @@
 import pandas as pd
 import streamlit as st
 
-from surgeproof.errors import EXIT_FAIL, EXIT_PASS, SurgeproofError
+from surgeproof.errors import SurgeproofError
+from surgeproof.exit_codes import ExitCode
+from surgeproof.records import RunState
 from surgeproof.slo.wording import comparison_line, difference, mark, number, when
 from surgeproof.webui import charts, data
 
 st.title("Compare")
 url = data.database_url()
-ended = {run["id"]: run for run in data.runs_or_stop(url) if run["state"] != "running"}
+ended = {run.id: run for run in data.runs_or_stop(url) if run.state is not RunState.RUNNING}
 if len(ended) < 2:
     st.info("Two runs that have ended are needed. Start another one with `surgeproof run`.")
     st.stop()
@@ -18,7 +20,7 @@ if len(ended) < 2:
 def label(run_id: int) -> str:
     """How a run is offered."""
     run = ended[run_id]
-    return f"{run_id}: {run['name']}, {run['model']}, {when(run['started_at_ns'])}, {run['verdict'] or 'no objectives'}"
+    return f"{run_id}: {run.name}, {run.model}, {when(run.started_at_ns)}, {run.verdict or 'no objectives'}"
 
 
 before = st.selectbox("Before", ended, index=1, format_func=label)
@@ -27,16 +29,16 @@ if before == after:
     st.info("Choose two runs.")
     st.stop()
 try:
-    found = data.comparison(url, before, after)
+    comparison = data.comparison(url, before, after)
 except SurgeproofError as exc:
     st.error(str(exc))
     st.stop()
 
-for note in found.notes:
+for note in comparison.notes:
     st.warning(note)
-(differences,) = found.differences
-told = {EXIT_PASS: st.success, EXIT_FAIL: st.error}.get(found.exit_code, st.warning)
-told(comparison_line(differences))
+(differences,) = comparison.differences
+show = {ExitCode.PASS: st.success, ExitCode.FAIL: st.error}.get(comparison.exit_code, st.warning)
+show(comparison_line(differences))
 groups = list(dict.fromkeys(d.group for d in differences))
 group = st.segmented_control("Requests", groups, default=groups[0]) or groups[0]
 table = pd.DataFrame(

@@ -3,46 +3,48 @@
 import pandas as pd
 import streamlit as st
 
+from surgeproof.results import Audit
 from surgeproof.slo.wording import BOARD, board_row, counts_line, notices, when
-from surgeproof.storage.queries import stored_audit, stored_verdicts
+from surgeproof.strict_json import plain
 from surgeproof.webui import charts, data
 
 url = data.database_url()
-numbers = [run["id"] for run in data.runs_or_stop(url)]
+numbers = [run.id for run in data.runs_or_stop(url)]
 wanted = st.session_state.get("run_id", numbers[0])
 run_id = st.sidebar.selectbox("Run", numbers, index=numbers.index(wanted) if wanted in numbers else 0)
 run = data.run(url, run_id)
 
-st.title(f"Run {run['id']}: {run['name']}")
+st.title(f"Run {run.id}: {run.name}")
 st.caption(
-    f"{run['model']} at {run['base_url']} · started {when(run['started_at_ns'])} UTC · {run['state']}"
-    + (f" · seed {run['plan']['seed']}, plan {run['plan']['digest'][:12]}" if run["plan"] else "")
+    f"{run.model} at {run.base_url} · started {when(run.started_at_ns)} UTC · {run.state}"
+    + (f" · seed {run.plan.seed}, plan {run.plan.digest[:12]}" if run.plan else "")
 )
-if run["summary"] is None:
+summary = run.summary
+if summary is None:
     st.info("This run has no summary yet: it is still running, or was cut off.")
     st.stop()
 
-verdict = run["verdict"] or "no objectives"
+audit = run.audit or Audit()
+verdict = run.verdict or "no objectives"
 {"PASS": st.success, "FAIL": st.error, "INCONCLUSIVE": st.warning, "INVALID": st.error}.get(verdict, st.info)(verdict)
-for check in stored_audit(run).breaches:
+for check in audit.breaches:
     st.warning(f"The client is not trustworthy: {check.remedy}")
-st.write(counts_line(run["summary"]))
-for notice in notices(run["summary"]):
+st.write(counts_line(summary))
+for notice in notices(summary):
     st.warning(notice)
 
-verdicts = stored_verdicts(run)
-if verdicts:
+if run.verdicts:
     st.subheader("SLO board")
-    board = pd.DataFrame([*board_row(rule), rule.reason] for rule in verdicts)
+    board = pd.DataFrame([*board_row(rule), rule.reason] for rule in run.verdicts)
     board.columns = pd.Index([*BOARD, "why"])
-    board["n"] = [rule.n for rule in verdicts]  # a number, so that the table sorts by it
+    board["n"] = [rule.n for rule in run.verdicts]  # a number, so that the table sorts by it
     st.dataframe(board, hide_index=True, width="stretch")
 
 st.subheader("Latency from the planned time")
 rows = [
-    {"class": name, "latency, ms": latency} | {key: figure for key, figure in figures.items() if key != "mean"}
-    for name, summary in run["summary"]["classes"].items()
-    for latency, figures in summary["latency_ms"].items()
+    {"class": name, "latency, ms": latency} | {key: value for key, value in plain(figures).items() if key != "mean"}
+    for name, of_class in summary.classes.items()
+    for latency, figures in of_class.latency_ms.items()
 ]
 st.dataframe(pd.DataFrame(rows).round(1), hide_index=True, width="stretch")
 
@@ -52,23 +54,23 @@ left, right = st.columns(2)
 left.altair_chart(charts.over_time(frame, column, charts.LATENCIES[column]), width="stretch")
 right.altair_chart(charts.distribution(frame, column, charts.LATENCIES[column]), width="stretch")
 
-if run["summary"].get("gpus"):
+if summary.gpus:
     st.subheader("GPUs")
-    for line in run["summary"]["gpus"]["diagnosis"]:
+    for line in summary.gpus.diagnosis:
         st.write(line)
     st.altair_chart(charts.gpu_shares(data.gpu_shares(url, run_id)), width="stretch")
 
 with st.expander("Client audit"):
     checks = pd.DataFrame(
         {"check": c.name, "observed": c.observed, "limit": c.limit, "unit": c.unit, "passed": c.passed}
-        for c in stored_audit(run).checks
+        for c in audit.checks
     )
     st.dataframe(checks, hide_index=True, width="stretch")
-if run["summary"].get("budgets"):
+if summary.budgets:
     with st.expander("Error budgets and burn"):
-        st.altair_chart(charts.burn(run["summary"]["budgets"]), width="stretch")
-if run["summary"].get("dispatch"):
+        st.altair_chart(charts.burn(summary.budgets), width="stretch")
+if summary.dispatch:
     with st.expander("Dispatch: planned and sent"):
-        st.dataframe(pd.DataFrame(run["summary"]["dispatch"]), hide_index=True, width="stretch")
+        st.dataframe(pd.DataFrame(plain(summary.dispatch)), hide_index=True, width="stretch")
 with st.expander("Environment and scenario"):
-    st.json({"environment": run["environment"], "scenario": run["scenario"], "metadata": run["metadata"]})
+    st.json(plain({"environment": run.environment, "scenario": run.scenario, "metadata": run.metadata}))

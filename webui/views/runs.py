@@ -7,19 +7,19 @@ from surgeproof.slo.wording import when
 from surgeproof.webui import data
 
 st.title("Runs")
-found = data.runs_or_stop(data.database_url())
+heads = data.runs_or_stop(data.database_url())
 table = pd.DataFrame(
     {
-        "run": run["id"],
-        "started (UTC)": when(run["started_at_ns"]),
-        "name": run["name"],
-        "state": run["state"],
-        "verdict": run["verdict"] or "–",
-        "model": run["model"],
-        "endpoint": run["base_url"],
-        "tags": " ".join(f"{key}={value}" for key, value in run["metadata"].items()),
+        "run": run.id,
+        "started (UTC)": when(run.started_at_ns),
+        "name": run.name,
+        "state": run.state,
+        "verdict": run.verdict or "–",
+        "model": run.model,
+        "endpoint": run.base_url,
+        "tags": " ".join(f"{key}={value}" for key, value in run.metadata.items()),
     }
-    for run in found
+    for run in heads
 )
 chosen = st.dataframe(
     table, hide_index=True, width="stretch", on_select="rerun", selection_mode="single-row", key="runs"

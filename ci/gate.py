@@ -1,0 +1,18 @@
+"""The gate: a stored run judged again, whose exit code lets a release through or stops it."""
+
+from collections.abc import Mapping
+
+from surgeproof.results import RunResult
+
+
+def gate(db_url: str, run_id: int, slo: Mapping[str, tuple[str, ...]] | None) -> RunResult:
+    """Judge a stored run by its own objectives, or by others.
+
+    Raises:
+        UsageError: there is no such run, it has not ended, or there is nothing to judge it by.
+        StoreError: there is no such database.
+    """
+    # Imported here: reports alone must not load the database.
+    from surgeproof.runs.judge import judge_stored
+
+    return judge_stored(db_url, run_id, slo)

@@ -1,0 +1,89 @@
+"""Shows a run's result on a terminal: verdict, board, latencies, audit. Formats, judges nothing."""
+
+from msgspec import UnsetType
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from surgeproof.commands.terminal import new_console
+from surgeproof.records import Verdict
+from surgeproof.results import Audit, RuleVerdict, RunResult, Summary
+from surgeproof.slo.wording import BOARD, board_row, counts_line, notices
+
+_COLOURS = {"PASS": "green", "FAIL": "red", "INCONCLUSIVE": "yellow", "INVALID": "magenta"}
+_SHOWN_LATENCIES = ("ttft", "first_answer", "tpot", "max_gap", "e2e")
+
+
+def print_result(result: RunResult, console: Console | None = None) -> None:
+    """Print everything a user reads first."""
+    console = console or new_console()
+    console.print(latency_table(result.summary))
+    console.print(counts_line(result.summary))
+    for notice in notices(result.summary):
+        console.print(f"Notice: {notice}", style="yellow")
+    if result.verdicts:
+        print_board(result.verdicts, console)
+    for line in audit_lines(result.audit):
+        console.print(line)
+    print_gpus(result.summary, console)
+    verdict = str(result.verdict) if result.verdict else "no objectives"
+    text = Text.assemble(
+        f"Run {result.run_id}: ",
+        (verdict, f"bold {_COLOURS.get(verdict, 'default')}"),
+        f" (exit {result.exit_code})",
+    )
+    console.print(text)
+
+
+def print_gpus(summary: Summary, console: Console) -> None:
+    """What the GPUs did, where an agent was asked."""
+    for line in summary.gpus.diagnosis if summary.gpus else ():
+        console.print(line, highlight=False, markup=False)
+
+
+def print_board(verdicts: tuple[RuleVerdict, ...], console: Console) -> None:
+    """The board, and below it why a rule did not pass."""
+    console.print(board_table(verdicts))
+    for verdict in verdicts:
+        if verdict.verdict is not Verdict.PASS:
+            console.print(f"{verdict.request_class} {verdict.rule}: {verdict.reason}", highlight=False)
+
+
+def board_table(verdicts: tuple[RuleVerdict, ...]) -> Table:
+    """Class, objective, what was observed, attainment, verdict."""
+    table = Table(title="SLO board", title_justify="left", show_edge=False)
+    for name in BOARD:
+        right = name in ("observed", "n", "attained")
+        table.add_column(name, justify="right" if right else "left", overflow="fold", no_wrap=name == "verdict")
+    for verdict in verdicts:
+        *cells, word = board_row(verdict)
+        table.add_row(*cells, Text(word, style=_COLOURS[word]))
+    return table
+
+
+def latency_table(summary: Summary) -> Table:
+    """Latencies by class, from the planned time, in milliseconds."""
+    table = Table(title="Latency from the planned time, ms, answered requests", title_justify="left", show_edge=False)
+    for name in ("class", "latency", "n", "p50", "p90", "p95", "p99", "max"):
+        table.add_column(name, justify="left" if name in ("class", "latency") else "right")
+    for request_class, figures in summary.classes.items():
+        for name in _SHOWN_LATENCIES:
+            values = figures.latency_ms[name]
+            if name == "first_answer" and values == figures.latency_ms["ttft"]:
+                continue
+            cells = [_ms(value) for value in (values.p50, values.p90, values.p95, values.p99, values.max)]
+            table.add_row(request_class, name, str(values.n), *cells)
+    return table
+
+
+def audit_lines(audit: Audit) -> list[Text]:
+    """The client's audit: one line when it passed, otherwise one for each breach."""
+    if not audit.breaches:
+        lag = next((check for check in audit.checks if check.name == "send_lag_p99"), None)
+        detail = f", send lag p99 {lag.observed:.2f} ms" if lag and lag.observed is not None else ""
+        return [Text(f"Client audit: {len(audit.checks)} checks passed{detail}")]
+    return [Text(f"Client audit: {check.name}: {check.remedy}", style="magenta") for check in audit.breaches]
+
+
+def _ms(value: float | UnsetType | None) -> str:
+    return f"{value:.1f}" if isinstance(value, float) else "–"

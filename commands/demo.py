@@ -1,0 +1,34 @@
+"""`surgeproof demo`: a minute of traffic against a simulated engine on this host."""
+
+import shutil
+import sys
+from pathlib import Path
+
+import click
+
+from surgeproof.commands.options import db_option, secrets_of, shown
+from surgeproof.commands.run import run_and_show
+
+DEMO_SCENARIO = Path(__file__).with_name("demo.yaml")
+
+
+@click.command()
+@click.option("--duration", default="60s", show_default=True, help="Of the load.")
+@db_option
+def demo(duration: str, db: str) -> None:
+    """Run real-looking traffic against a simulated engine on this host, and judge it."""
+    from surgeproof.sandbox.sim_process import SimProcess
+    from surgeproof.scenario_file import load_scenario, parse_duration_s
+
+    overrides = {"load.duration_s": parse_duration_s(duration, "--duration")}
+    with SimProcess() as sim:
+        scenario = load_scenario(DEMO_SCENARIO, overrides | {"target.base_url": sim.base_url})
+        code = run_and_show(scenario, secrets_of(None, ()), db, DEMO_SCENARIO, as_json=False).exit_code
+    program = "surgeproof" if shutil.which("surgeproof") else sys.argv[0]
+    click.echo(
+        "\nThat was Surgeproof on its own simulated engine. Next:\n"
+        f"  {program} runs list --db {shown(db)}\n"
+        f"  {program} ui --db {shown(db)}\n"
+        f"  {program} run --profile azure-conv --base-url http://YOUR-HOST:8000/v1 --duration 60s"
+    )
+    sys.exit(code)

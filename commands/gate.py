@@ -1,0 +1,33 @@
+"""`surgeproof gate`: a stored run judged again."""
+
+import sys
+from pathlib import Path
+
+import click
+
+from surgeproof.commands.options import RUN_ID, db_option, json_option, report_options
+
+
+@click.command()
+@click.argument("run_id", type=RUN_ID)
+@click.option("--slo", type=click.Path(path_type=Path), help="YAML file of objectives; default the run's own.")
+@db_option
+@json_option
+@report_options
+def gate(run_id: int, slo: Path | None, db: str, as_json: bool, junit: Path | None, markdown: Path | None) -> None:
+    """Judge a stored run again; the exit code is the verdict."""
+    import json
+
+    from surgeproof.ci.documents import result_document
+    from surgeproof.ci.gate import gate as judge
+    from surgeproof.ci.reports import write_reports
+    from surgeproof.commands.board import print_result
+    from surgeproof.scenario_file import load_slo
+
+    result = judge(db, run_id, load_slo(slo) if slo else None)
+    if as_json:
+        click.echo(json.dumps(result_document(result), allow_nan=False))
+    else:
+        print_result(result)
+    write_reports(result, junit, markdown)
+    sys.exit(result.exit_code)

@@ -1,0 +1,20 @@
+"""Hooks into the Locust that imports this: with a prepared run in a folder, or for runs of a bare `locust -f`."""
+
+import os
+from pathlib import Path
+
+from surgeproof.loadgen.controller import PreparedRun, install
+from surgeproof.loadgen.spec import RUN_DIR_VARIABLE
+from surgeproof.loadgen.users import P0User, P1User, P2User
+
+run_dir = os.environ.get(RUN_DIR_VARIABLE)
+if run_dir:
+    # Only the load: judging, with all that it imports, is the parent's.
+    install(PreparedRun(Path(run_dir)))
+else:
+    from surgeproof.commands.board import print_result
+    from surgeproof.runs.locust_run import LocustRuns
+
+    install(LocustRuns(print_result))
+
+__all__ = ["P0User", "P1User", "P2User"]

@@ -1,0 +1,53 @@
+"""`surgeproof slo`: objectives before a run."""
+
+from pathlib import Path
+
+import click
+
+from surgeproof.commands.options import Number, json_option, parse_class_weights
+from surgeproof.errors import ConfigError
+from surgeproof.records import REQUEST_CLASSES
+
+
+@click.group()
+def slo() -> None:
+    """Look at objectives before a run."""
+
+
+@slo.command()
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--rate", type=Number(1e-6, 1e9), help="Requests a second of the whole run.")
+@click.option("--classes", default="P0=5,P1=3,P2=1", show_default=True, help="Shares of the classes.")
+@json_option
+def plan(file: Path, rate: float | None, classes: str, as_json: bool) -> None:
+    """How many requests and minutes each rule of FILE (or preset:NAME) needs for a verdict."""
+    import json
+
+    import msgspec
+
+    from surgeproof.scenario_file import load_slo
+    from surgeproof.slo.rules import parse_objectives
+    from surgeproof.slo.sample_size import needs
+
+    shares = parse_class_weights(classes)
+    bad = [key for key, value in shares.items() if key not in REQUEST_CLASSES or not 0 <= value < 1e9]
+    if bad or sum(shares.values()) <= 0:
+        raise ConfigError(f"--classes: {classes!r} must give shares of {', '.join(REQUEST_CLASSES)}, none negative")
+    found = needs(parse_objectives(load_slo(file)), rate, shares)
+    if as_json:
+        click.echo(json.dumps(msgspec.to_builtins(found)))
+    else:
+        from surgeproof.commands.review_tables import print_needs
+
+        print_needs(found)
+
+
+@slo.command()
+def presets() -> None:
+    """List the named sets of objectives."""
+    from surgeproof.slo.presets import PRESETS
+
+    for name, (description, rules) in PRESETS.items():
+        click.echo(f"{name}: {description}")
+        for request_class, texts in rules.items():
+            click.echo(f"  {request_class}: {'; '.join(texts)}")

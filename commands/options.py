@@ -1,0 +1,111 @@
+"""Options that several commands share, and what they mean."""
+
+import math
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from surgeproof.errors import ConfigError
+from surgeproof.storage.database_url import DEFAULT_DATABASE_URL
+
+if TYPE_CHECKING:
+    from surgeproof.credentials import Secrets
+
+db_option = click.option(
+    "--db", default=DEFAULT_DATABASE_URL, show_default=True, envvar="SURGEPROOF_DB", help="Database URL."
+)
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+RUN_ID = click.IntRange(1, 2**31 - 1)
+
+
+class Number(click.FloatRange):
+    """A finite number in a range."""
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> float:
+        """Refuse what is not finite: no comparison ever holds for it."""
+        number = super().convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"{value} is not a finite number", param, ctx)
+        return float(number)
+
+
+class Pairs(click.ParamType[tuple[str, str]]):
+    """KEY=VALUE."""
+
+    name = "key=value"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> tuple[str, str]:
+        """Split at the first sign of equality; what is split already stays."""
+        if isinstance(value, tuple):
+            return value
+        key, equals, text = str(value).partition("=")
+        if not equals or not key.strip():
+            # The text may be a secret: it is not repeated.
+            self.fail("must look like KEY=VALUE", param, ctx)
+        return key.strip(), text
+
+
+def secret_options(command: Any) -> Any:
+    """Key and headers for the endpoint."""
+    command = click.option("--header", "headers", multiple=True, type=Pairs(), help="Header K=V; repeatable.")(command)
+    return click.option("--api-key", help="Bearer key; better set OPENAI_API_KEY.")(command)
+
+
+def report_options(command: Any) -> Any:
+    """Files that a pipeline reads."""
+    for option in (
+        click.option("--markdown", type=click.Path(path_type=Path), help="Write the board as Markdown."),
+        click.option("--junit", type=click.Path(path_type=Path), help="Write a JUnit file, one case an objective."),
+    ):
+        command = option(command)
+    return command
+
+
+def tls_options(command: Any) -> Any:
+    """Certificates."""
+    for option in (
+        click.option("--insecure", is_flag=True, help="Do not check the server's certificate."),
+        click.option("--ca-file", type=click.Path(), help="Certificates to trust."),
+        click.option("--client-cert", type=click.Path(), help="Our certificate (PEM)."),
+        click.option("--client-key", type=click.Path(), help="Its key (PEM)."),
+    ):
+        command = option(command)
+    return command
+
+
+def tls_of(flags: dict[str, Any]) -> dict[str, Any] | None:
+    """The scenario's `tls` from flags; None where none was given."""
+    tls = {name: flags[name] for name in ("ca_file", "client_cert", "client_key") if flags[name]}
+    return (tls | ({"verify": False} if flags["insecure"] else {})) or None
+
+
+def secrets_of(api_key: str | None, headers: tuple[tuple[str, str], ...]) -> "Secrets":
+    """Key and headers from flags over those of the environment."""
+    from surgeproof.credentials import Secrets, check_headers
+
+    given = Secrets.from_environment(dict(os.environ)).headers
+    if api_key:
+        given["Authorization"] = f"Bearer {api_key}"
+    return check_headers(given | dict(headers))
+
+
+def shown(db: str) -> str:
+    """A database URL as it may be printed."""
+    from surgeproof.storage.store import shown_url
+
+    return shown_url(db)
+
+
+def parse_class_weights(text: str) -> dict[str, float]:
+    """Read `P0=5,P1=3,P2=1`.
+
+    Raises:
+        ConfigError: it does not have that form.
+    """
+    pairs = [part.partition("=") for part in text.split(",")]
+    try:
+        return {name.strip(): float(weight) for name, _, weight in pairs}
+    except ValueError:
+        raise ConfigError(f"--classes: {text!r} must look like P0=5,P1=3,P2=1") from None

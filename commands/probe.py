@@ -1,0 +1,67 @@
+"""`surgeproof probe`: one request and its timeline."""
+
+import sys
+from typing import Any
+
+import click
+
+from surgeproof.commands.options import json_option, secret_options, secrets_of, tls_of, tls_options
+from surgeproof.errors import ConfigError
+from surgeproof.exit_codes import ExitCode
+from surgeproof.outcomes import Outcome
+
+
+@click.command()
+@click.option("--base-url", help="Endpoint, as OpenAI clients take it: http://HOST:PORT/v1.")
+@click.option("--model", help="Model; default the first that the endpoint lists.")
+@click.option("--prompt", default="Say hello.", show_default=True)
+@click.option("--max-tokens", default=64, show_default=True)
+@click.option("--endpoint", type=click.Choice(["chat", "completions"]), default="chat", show_default=True)
+@click.option("--timeout", default="60s", show_default=True, help="To connect, for a first token, and between reads.")
+@tls_options
+@secret_options
+@json_option
+def probe(
+    base_url: str | None,
+    model: str | None,
+    prompt: str,
+    max_tokens: int,
+    endpoint: str,
+    timeout: str,
+    api_key: str | None,
+    headers: tuple[tuple[str, str], ...],
+    as_json: bool,
+    **tls: Any,
+) -> None:
+    """Send one request and show its timeline; exit 0 when it was answered, else 3."""
+    import json
+
+    from surgeproof.loadgen.endpoint import base_url_of, check_endpoint
+    from surgeproof.loadgen.probe import probe as send
+    from surgeproof.scenario_file import load_target, parse_duration_s
+
+    if max_tokens < 1:
+        raise ConfigError("--max-tokens must be at least 1")
+    limit = parse_duration_s(timeout, "--timeout")
+    target = load_target(
+        {
+            "base_url": base_url,
+            "model": model,
+            "endpoint": endpoint,
+            "tls": tls_of(tls) or {},
+            "timeouts": {"connect_s": limit, "read_s": limit, "first_token_s": limit},
+        }
+    )
+    secrets = secrets_of(api_key, headers)
+    if model is None:
+        found = check_endpoint(target, secrets)
+        facts = send(target, found.base_url, found.model, prompt, max_tokens, secrets)
+    else:
+        facts = send(target, base_url_of(target), model, prompt, max_tokens, secrets)
+    if as_json:
+        click.echo(json.dumps(facts, allow_nan=False))
+    else:
+        from surgeproof.commands.tables import print_probe
+
+        print_probe(facts)
+    sys.exit(ExitCode.PASS if facts["outcome"] == Outcome.OK else ExitCode.FAIL)

@@ -1,0 +1,71 @@
+"""The progress of a run on a terminal: the plan before it starts, then a bar; lines where there is no terminal."""
+
+import time
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
+from rich.progress import Progress as RichProgress
+
+from surgeproof.records import StreamRecord
+from surgeproof.runs.collect import RunInProgress
+
+_LINE_EVERY_S = 10.0
+
+
+class Progress:
+    """Shows how far a run is.
+
+    Args:
+        quiet: print nothing; standard output belongs to JSON.
+    """
+
+    def __init__(self, *, quiet: bool) -> None:
+        self._console = Console(quiet=quiet, stderr=True)
+        self._bar = RichProgress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TextColumn("{task.completed:.0f}/{task.fields[of]} requests, {task.fields[failed]} failed"),
+            TimeElapsedColumn(),
+            console=self._console,
+            transient=True,
+            disable=quiet or not self._console.is_terminal,
+        )
+        self._task: Any = None
+        self._done = self._failed = 0
+        self._line_at = time.monotonic()
+
+    def __enter__(self) -> "Progress":
+        self._bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.stop()
+
+    def begin(self, run: RunInProgress, notes: tuple[str, ...]) -> None:
+        """Print the plan: how many, how long, to whom."""
+        load, count = run.spec.scenario.load, len(run.plan)
+        if run.spec.scenario.closed_loop:
+            length = f"{load.duration_s:g} s" if load.duration_s else f"{load.num_prompts} requests"
+            steps = ", ".join(map(str, load.concurrency))
+            what, total = f"closed loop of {steps} users, {length} a step", None
+        else:
+            what, total = f"{count} requests over {run.plan.span_s:.1f} s", count
+        uid, digest = run.spec.uid[:8], run.plan.digest[:12]
+        self._console.print(
+            f"Run {run.run_id} ({uid}): {what} to {run.spec.model} at {run.spec.base_url}; "
+            f"seed {load.seed}, plan {digest}",
+            highlight=False,
+        )
+        for note in notes:
+            self._console.print(f"Note: {note}", highlight=False)
+        self._task = self._bar.add_task("Sending", total=total, of=total or "?", failed=0)
+
+    def advance(self, fresh: list[StreamRecord]) -> None:
+        """Count new records."""
+        self._done += len(fresh)
+        self._failed += sum(not record.ok for record in fresh)
+        self._bar.update(self._task, completed=self._done, failed=self._failed)
+        if not self._console.is_terminal and time.monotonic() - self._line_at > _LINE_EVERY_S:
+            self._line_at = time.monotonic()
+            self._console.print(f"{self._done} requests ended, {self._failed} failed", highlight=False)

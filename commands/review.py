@@ -1,0 +1,176 @@
+"""Commands that look back: compare runs, check one against its history, decide on it, estimate its GPU."""
+
+import sys
+from pathlib import Path
+
+import click
+
+from surgeproof.commands.options import RUN_ID, Number, db_option, json_option
+from surgeproof.errors import ConfigError
+from surgeproof.exit_codes import ExitCode
+
+
+@click.command()
+@click.argument("run_ids", nargs=-1, required=True, type=RUN_ID, metavar="A B...")
+@click.option(
+    "--rate-drop", type=Number(0, 100), default=5.0, show_default=True, help="Accepted fall of rates, per cent."
+)
+@click.option("--p99-rise", type=Number(0), default=20.0, show_default=True, help="Accepted rise of a p99, ms.")
+@db_option
+@json_option
+def compare(run_ids: tuple[int, ...], rate_drop: float, p99_rise: float, db: str, as_json: bool) -> None:
+    """Differences of run A to others with their confidence.
+
+    Exit 3 when one is worse than accepted, 4 when it may be and too few requests tell, 5 when a run is INVALID.
+    """
+    import json
+
+    import msgspec
+
+    from surgeproof.runs.review import compare_runs
+    from surgeproof.slo.compare import Policy
+
+    if len(run_ids) < 2:
+        raise ConfigError("name two runs or more: surgeproof compare A B")
+    found = compare_runs(db, run_ids, Policy(rate_drop=rate_drop / 100, p99_rise_ms=p99_rise))
+    for note in found.notes:
+        click.echo(f"Note: {note}", err=True)
+    if as_json:
+        plain = [
+            {"before": run_ids[0], "after": number, "differences": msgspec.to_builtins(differences)}
+            for number, differences in zip(run_ids[1:], found.differences, strict=True)
+        ]
+        click.echo(json.dumps(plain, allow_nan=False))
+    else:
+        from surgeproof.commands.review_tables import print_comparison
+
+        for number, differences in zip(run_ids[1:], found.differences, strict=True):
+            print_comparison(run_ids[0], number, differences)
+    sys.exit(found.exit_code)
+
+
+@click.command()
+@click.argument("run_id", type=RUN_ID)
+@click.option("--days", type=Number(0, 36_500), default=7.0, show_default=True, help="How far to look back.")
+@db_option
+@json_option
+def baseline(run_id: int, days: float, db: str, as_json: bool) -> None:
+    """Hold a run against earlier ones of its name; exit 3 when it alarms."""
+    import json
+
+    import msgspec
+
+    from surgeproof.runs.review import baseline_report
+
+    report = baseline_report(db, run_id, days)
+    if as_json:
+        click.echo(json.dumps(msgspec.to_builtins(report), allow_nan=False))
+    else:
+        from surgeproof.commands.review_tables import print_baseline
+
+        print_baseline(report)
+    alarm = any(deviation.alarm for deviation in report.deviations)
+    sys.exit(ExitCode.FAIL if alarm else ExitCode.PASS)
+
+
+@click.command()
+@click.argument("run_id", type=RUN_ID)
+@click.option("--baseline", "baseline_id", type=RUN_ID, help="Run of what the candidate would replace.")
+@db_option
+@json_option
+def decide(run_id: int, baseline_id: int | None, db: str, as_json: bool) -> None:
+    """Promote, hold or roll back, by the decision table; exit 0, 4 or 3."""
+    import json
+
+    import msgspec
+
+    from surgeproof.runs.review import decision_of
+    from surgeproof.slo.decision import Action
+
+    decision = decision_of(db, run_id, baseline_id)
+    click.echo(json.dumps(msgspec.to_builtins(decision)) if as_json else f"{decision.action}: {decision.reason}")
+    codes = {Action.PROMOTE: ExitCode.PASS, Action.HOLD: ExitCode.INCONCLUSIVE, Action.ROLL_BACK: ExitCode.FAIL}
+    sys.exit(codes[decision.action])
+
+
+@click.command()
+@click.argument("run_id", type=RUN_ID)
+@click.option(
+    "--ttft-p99",
+    type=Number(0, min_open=True),
+    default=2000.0,
+    show_default=True,
+    help="What first tokens must keep to, ms.",
+)
+@db_option
+@json_option
+def breaker(run_id: int, ttft_p99: float, db: str, as_json: bool) -> None:
+    """A circuit breaker's load score over a run, and the threshold that it suggests."""
+    import json
+
+    import msgspec
+
+    from surgeproof.runs.review import breaker_of
+
+    found = breaker_of(db, run_id, ttft_p99)
+    if as_json:
+        click.echo(json.dumps(msgspec.to_builtins(found)))
+        return
+    scores = " ".join(f"{score:.2f}" for _, score in found.windows)
+    click.echo(f"scores over the run: {scores or 'too few requests'}")
+    threshold = "none: first tokens kept to it" if found.threshold is None else f"{found.threshold:.2f}"
+    click.echo(f"suggested threshold for a p99 of {ttft_p99:g} ms: {threshold}")
+    if found.false_alarms:
+        click.echo(
+            f"{found.false_alarms} windows that kept to it reach that score too: it would open for nothing there"
+        )
+
+
+@click.command()
+@click.option("--steps", type=click.Path(path_type=Path), help="JSON of measured steps.")
+@click.option("--run", "run_ids", type=RUN_ID, multiple=True, help="Stored run; repeatable with --calibrate.")
+@click.option("--calibrate", is_flag=True, help="Fit to the agent's counters of the runs, and keep it.")
+@click.option("--gpu", "gpu_name", help="H200, H100, A100-80GB, L40S, ..; with --steps, default the file's own.")
+@click.option("--config", type=click.Path(path_type=Path), help="The model's config.json (for --run).")
+@click.option("--weights", help="Number type of quantised weights: fp8, int8, int4.")
+@click.option("--kv-cache", help="Number type of the KV cache.")
+@click.option("--gpus", default=1, show_default=True, type=click.IntRange(1, 1024), help="Tensor-parallel GPUs.")
+@db_option
+@json_option
+def estimate(
+    steps: Path | None,
+    run_ids: tuple[int, ...],
+    calibrate: bool,
+    gpu_name: str | None,
+    config: Path | None,
+    weights: str | None,
+    kv_cache: str | None,
+    gpus: int,
+    db: str,
+    as_json: bool,
+) -> None:
+    """Estimate what SMs, tensor cores and memory did, from what was asked of the model."""
+    import json
+
+    from surgeproof.runs.gpu_estimate import estimate_run, estimate_steps_file, estimate_target, fit_estimator
+
+    if (steps is None) == (not run_ids):
+        raise ConfigError("say what to estimate: --steps FILE or --run ID")
+    if steps is not None:
+        found = estimate_steps_file(steps, gpu_name)
+    else:
+        target = estimate_target(gpu_name, config, weights, kv_cache, gpus)
+        if calibrate:
+            fit = fit_estimator(db, run_ids, target)
+            click.echo(
+                f"Stored for {target.gpu.name}: decode does {fit.decode_scale:.2g} times, "
+                f"prompts {fit.prefill_scale:.2g} times the work of a lean engine",
+                err=as_json,
+            )
+        found = [row for run_id in run_ids for row in estimate_run(db, run_id, target)]
+    if as_json:
+        click.echo(json.dumps(found, allow_nan=False))
+    else:
+        from surgeproof.commands.review_tables import print_estimates
+
+        print_estimates(found)

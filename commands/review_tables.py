@@ -1,0 +1,73 @@
+"""Comparisons, baselines and needs as tables on a terminal."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from rich.table import Table
+
+from surgeproof.commands.terminal import new_console
+from surgeproof.slo.baseline import BaselineReport
+from surgeproof.slo.compare import Difference
+from surgeproof.slo.sample_size import Need
+from surgeproof.slo.wording import comparison_line, difference, mark, number
+
+
+def print_comparison(before: int, after: int, differences: Sequence[Difference]) -> None:
+    """Every figure of two runs; those that differ beyond chance are marked."""
+    table = Table(title=f"Run {before} and run {after}", title_justify="left", show_edge=False)
+    for name in ("group", "figure", f"run {before}", f"run {after}", "difference, 95 %", ""):
+        table.add_column(name, justify="right" if name.startswith("run ") else "left")
+    for d in differences:
+        colour = "red" if d.alarm else "yellow"
+        shown = f"[{colour}]{mark(d)}[/]" if mark(d) else ""
+        table.add_row(d.group, d.metric, number(d.before), number(d.after), difference(d), shown)
+    console = new_console()
+    console.print(table)
+    console.print(comparison_line(differences), highlight=False)
+
+
+def print_baseline(report: BaselineReport) -> None:
+    """Figures that are off, and what explains it."""
+    console = new_console()
+    hour = ", of the same hour" if report.same_hour else ""
+    console.print(f"Against {len(report.runs)} earlier runs{hour}: {', '.join(map(str, report.runs))}", highlight=False)
+    table = Table(show_edge=False)
+    for name in ("group", "figure", "this run", "median", "spread", "change", ""):
+        table.add_column(name, justify="left" if name in ("group", "figure", "") else "right")
+    for d in report.deviations:
+        mark = "[red]alarm[/]" if d.alarm else ""
+        table.add_row(d.group, d.metric, number(d.value), number(d.median), number(d.spread), f"{d.change:+.1%}", mark)
+    console.print(table)
+    for sentence in report.explanations:
+        console.print(sentence, highlight=False)
+    if not any(d.alarm for d in report.deviations):
+        console.print("Like the runs before it.")
+
+
+def print_needs(needs: Sequence[Need]) -> None:
+    """Requests and minutes that each rule needs."""
+    table = Table(show_edge=False)
+    for name in ("class", "objective", "requests without a miss", "with half the misses allowed", "minutes"):
+        table.add_column(name, justify="left" if name in ("class", "objective") else "right")
+    for need in needs:
+        likely = "–" if need.likely is None else str(need.likely)
+        minutes = "–" if need.minutes is None else f"{need.minutes:g}"
+        table.add_row(need.request_class, need.rule, str(need.at_best), likely, minutes)
+    new_console().print(table)
+
+
+def print_estimates(rows: Sequence[dict[str, Any]]) -> None:
+    """Busy shares with their 90 % intervals, and what limits."""
+    table = Table(title="Estimated, % of the time (90 % interval)", title_justify="left", show_edge=False)
+    counted = any(row.get("sm_counted") is not None for row in rows)
+    for name in ("", "SM busy", "DRAM", "tensor", "limit", *(("SM counted", "DRAM counted") if counted else ())):
+        table.add_column(name, justify="left" if name in ("", "limit") else "right")
+    for place, row in enumerate(rows):
+        shares = [
+            f"{row[f'{key}_pct']:.1f} ({row[f'{key}_low']:.0f}–{row[f'{key}_high']:.0f})"
+            for key in ("sm", "dram", "tensor")
+        ]
+        seen = [row.get(f"{key}_counted") for key in ("sm", "dram")] if counted else []
+        cells = ["–" if value is None else f"{value:.1f}" for value in seen]
+        table.add_row(str(row.get("label", place)), *shares, row["limit"], *cells)
+    new_console().print(table)

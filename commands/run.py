@@ -1,0 +1,228 @@
+"""`surgeproof run`: flags in vLLM's spelling over a scenario file."""
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from surgeproof.commands.options import (
+    Pairs,
+    db_option,
+    json_option,
+    parse_class_weights,
+    report_options,
+    secret_options,
+    secrets_of,
+    shown,
+    tls_of,
+    tls_options,
+)
+from surgeproof.errors import ConfigError
+
+if TYPE_CHECKING:
+    from surgeproof.credentials import Secrets
+    from surgeproof.results import RunResult
+    from surgeproof.runs.locust_process import LocustProcess
+    from surgeproof.scenario import Scenario
+
+
+@click.command()
+@click.argument("arguments", nargs=-1, metavar="[SCENARIO]")
+@click.option("--base-url", help="Endpoint, as OpenAI clients take it: http://HOST:PORT/v1.")
+@click.option("--model", help="Model; default the first that the endpoint lists.")
+@click.option("--endpoint", type=click.Choice(["chat", "completions"]))
+@click.option("--trace", type=click.Path(), help="Trace file to replay, or to draw lengths from.")
+@click.option("--trace-columns", help="Columns of a trace of any form: at=NAME,input=NAME,output=NAME[,..].")
+@click.option("--profile", help="Fitted profile to draw traffic from: a bundled name or a file.")
+@click.option(
+    "--scale",
+    type=click.Choice(["superpose", "intensify", "thin", "compress"]),
+    help="How --request-rate changes a profile's rate; default superpose for more, thin for less.",
+)
+@click.option("--arrivals", type=click.Choice(["exact", "constant", "poisson", "gamma"]))
+@click.option("--request-rate", help="Requests a second, or inf.")
+@click.option("--burstiness", type=float, help="Shape of Gamma gaps: 1 is Poisson, below 1 burstier.")
+@click.option("--max-concurrency", type=int, help="Requests in flight at most.")
+@click.option("--concurrency", help="Closed loop: users of each step, such as 16,32,64.")
+@click.option("--duration", help="Load duration, or duration of each step: 60s, 5m.")
+@click.option("--num-prompts", type=int, help="Number of requests, or of each step's.")
+@click.option("--input-len", type=int, help="Prompt tokens.")
+@click.option("--output-len", type=int, help="Output tokens.")
+@click.option("--speedup", type=float, help="Replay a trace this many times as fast.")
+@click.option("--limit", type=int, help="First rows of the trace only.")
+@click.option("--window", help="Part of the trace, START,END in seconds.")
+@click.option("--skip-invalid", is_flag=True, help="Leave malformed trace rows out, counted.")
+@click.option("--keep-clock-grid", is_flag=True, help="Do not spread rounded time stamps.")
+@click.option(
+    "--turns",
+    type=click.Choice(["at_timestamp", "after_response"]),
+    help="When a session's later turns leave; default at their time stamps.",
+)
+@click.option("--classes", help="Mix of request classes by weight: P0=5,P1=3,P2=1; default all P1.")
+@click.option("--num-warmups", type=int, help="First requests not judged.")
+@click.option("--warmup", help="First seconds not judged.")
+@click.option("--drain", help="How long to wait for answers after the load has ended.")
+@click.option("--seed", type=int, help="Random seed of arrivals, lengths, classes and prompts.")
+@click.option("--ignore-eos", is_flag=True, help="Ask the server for full output lengths (vLLM).")
+@click.option("--tokenizer", type=click.Path(), help="tokenizer.json for exact prompt lengths.")
+@click.option("--words-per-token", type=float, help="Declared ratio where there is no tokenizer.")
+@click.option("--goodput", multiple=True, help="Bounds in ms that count as good: ttft:500 tpot:50.")
+@click.option("--slo", type=click.Path(path_type=Path), help="YAML file of objectives, or preset:NAME.")
+@click.option("--gpu-agent", "gpu_agents", multiple=True, help="URL of a GPU agent to collect from; repeatable.")
+@click.option("--processes", type=int, help="Worker processes.")
+@click.option("--cold-connections", is_flag=True, help="A new connection for each request.")
+@click.option("--connect-timeout", help="Longest time to connect; default 10s.")
+@click.option("--read-timeout", help="Longest time between two reads; default 120s.")
+@click.option("--first-token-timeout", help="Longest wait for the first token; default none.")
+@click.option("--total-timeout", help="Longest time of a request; default none.")
+@click.option("--allow-long", is_flag=True, help="Allow a plan of more than a day.")
+@click.option("--metadata", multiple=True, type=Pairs(), help="Tag K=V of the run; repeatable.")
+@tls_options
+@secret_options
+@db_option
+@json_option
+@report_options
+def run(
+    arguments: tuple[str, ...],
+    db: str,
+    as_json: bool,
+    api_key: str | None,
+    headers: tuple[tuple[str, str], ...],
+    junit: Path | None,
+    markdown: Path | None,
+    **flags: Any,
+) -> None:
+    """Run a load test: a SCENARIO file, flags in vLLM's spelling, or flags over a file."""
+    from surgeproof.scenario_file import load_scenario
+
+    # vLLM writes `--goodput ttft:500 tpot:50`: the later pairs arrive as loose arguments.
+    bounds = [text for text in arguments if _is_goodput(text)] if flags["goodput"] else []
+    paths = [Path(text) for text in arguments if text not in bounds]
+    if len(paths) > 1:
+        raise ConfigError(f"one scenario at a time, not {len(paths)}: {', '.join(map(str, paths))}")
+    path = paths[0] if paths else None
+    flags["goodput"] = [*flags["goodput"], *bounds]
+    scenario = load_scenario(path, _overrides(flags))
+    result = run_and_show(scenario, secrets_of(api_key, headers), db, path, as_json=as_json)
+    if junit or markdown:
+        from surgeproof.ci.reports import write_reports
+
+        write_reports(result, junit, markdown)
+    sys.exit(result.exit_code)
+
+
+def run_and_show(scenario: "Scenario", secrets: "Secrets", db: str, path: Path | None, *, as_json: bool) -> "RunResult":
+    """Execute a run, print its result and return it."""
+    from surgeproof.runs.locust_process import LocustProcess
+
+    locust = LocustProcess(scenario, secrets, db)
+    try:
+        result = _run_with_progress(locust, scenario, secrets, db, path, quiet=as_json)
+    except BaseException:
+        locust.abandon()
+        raise
+    if as_json:
+        import json
+
+        from surgeproof.ci.documents import run_document
+        from surgeproof.storage.queries import get_run
+        from surgeproof.storage.store import open_engine
+
+        click.echo(json.dumps(run_document(get_run(open_engine(db), result.run_id)), allow_nan=False))
+    else:
+        from surgeproof.commands.board import print_result
+        from surgeproof.errors import StoreError
+        from surgeproof.storage.database_url import sqlite_path
+
+        print_result(result)
+        file = sqlite_path(db)
+        if file is not None and not file.exists():
+            raise StoreError(f"database {file} was removed during the run; nothing is stored")
+        click.echo(f"Stored in {shown(db)}; look at it with: surgeproof ui --db {shown(db)}")
+    return result
+
+
+def _run_with_progress(
+    locust: "LocustProcess",
+    scenario: "Scenario",
+    secrets: "Secrets",
+    db: str,
+    path: Path | None,
+    *,
+    quiet: bool,
+) -> "RunResult":
+    """Heavy imports happen here, while the Locust process does its own."""
+    from surgeproof.commands.progress import Progress
+    from surgeproof.runs.execute import run_scenario
+
+    with Progress(quiet=quiet) as progress:
+        return run_scenario(locust, scenario, secrets, db, path, progress.begin, progress.advance)
+
+
+def _overrides(flags: dict[str, Any]) -> dict[str, Any]:
+    """Flags that were given, by their key in a scenario."""
+    from surgeproof.scenario_file import load_slo, parse_duration_s
+
+    out: dict[str, Any] = {}
+    for name in ("base_url", "model", "endpoint"):
+        out[f"target.{name}"] = flags[name]
+    for name in (
+        "trace", "trace_columns", "profile", "arrivals", "burstiness", "max_concurrency", "num_prompts", "input_len",
+        "output_len", "speedup", "scale", "turns", "limit", "num_warmups", "seed", "tokenizer", "words_per_token",
+    ):  # fmt: skip
+        out[f"load.{name}"] = flags[name]
+    for name in ("duration", "warmup", "drain"):
+        if flags[name] is not None:
+            out[f"load.{name}_s"] = parse_duration_s(flags[name], f"--{name}")
+    for name in ("skip_invalid", "keep_clock_grid", "allow_long"):
+        out[f"load.{name}"] = flags[name] or None
+    out["target.ignore_eos"] = flags["ignore_eos"] or None
+    out["target.reuse_connections"] = False if flags["cold_connections"] else None
+    timeouts = {
+        f"{name}_s": parse_duration_s(flags[f"{name}_timeout"], f"--{name}-timeout".replace("_", "-"))
+        for name in ("connect", "read", "first_token", "total")
+        if flags[f"{name}_timeout"] is not None
+    }
+    out["target.timeouts"] = timeouts or None
+    out["target.tls"] = tls_of(flags)
+    out["load.request_rate"] = _rate(flags["request_rate"])
+    out["load.concurrency"] = _numbers(flags["concurrency"], "--concurrency", int)
+    out["load.classes"] = parse_class_weights(flags["classes"]) if flags["classes"] is not None else None
+    out["load.window_s"] = _numbers(flags["window"], "--window", float)
+    out["processes"] = flags["processes"]
+    out["gpu_agents"] = list(flags["gpu_agents"]) or None
+    out["goodput"] = _goodput(flags["goodput"]) or None
+    out["slo"] = load_slo(flags["slo"]) if flags["slo"] else None
+    out["metadata"] = dict(flags["metadata"]) or None
+    return {key: value for key, value in out.items() if value is not None}
+
+
+def _rate(text: str | None) -> float | None:
+    if text is None:
+        return None
+    try:
+        return float(text)
+    except ValueError:
+        raise ConfigError(f"--request-rate: {text!r} is neither a number nor inf") from None
+
+
+def _numbers(text: str | None, flag: str, kind: type) -> list[Any] | None:
+    if text is None:
+        return None
+    try:
+        return [kind(part) for part in text.split(",")]
+    except ValueError:
+        raise ConfigError(f"{flag}: {text!r} is not a list of numbers separated by commas") from None
+
+
+def _is_goodput(text: str) -> bool:
+    from surgeproof.slo.rules import GOODPUT_NAMES
+
+    return text.partition(":")[0] in GOODPUT_NAMES and ":" in text
+
+
+def _goodput(pairs: list[str]) -> dict[str, float]:
+    from surgeproof.slo.rules import parse_goodput
+
+    return parse_goodput([part for pair in pairs for part in pair.split()])

@@ -1,0 +1,209 @@
+"""`surgeproof traces`: trace files looked at, fitted, checked, stitched and converted."""
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from surgeproof.commands.options import json_option
+from surgeproof.errors import ConfigError
+
+
+@click.group()
+def traces() -> None:
+    """Look at trace files, fit profiles to them and check the fit."""
+
+
+def _trace_options(command: Any) -> Any:
+    for option in (
+        click.option("--skip-invalid", is_flag=True, help="Leave malformed rows out, counted."),
+        click.option("--columns", help="Columns of any table: at=NAME,input=NAME,output=NAME[,session=..,unit=ms]."),
+        click.option("--format", "format_name", default="auto", show_default=True, help="Format of the file."),
+    ):
+        command = option(command)
+    return command
+
+
+@traces.command()
+@click.argument("file", type=click.Path(path_type=Path))
+@_trace_options
+@click.option("--keep-clock-grid", is_flag=True, help="Do not spread rounded time stamps.")
+@json_option
+def inspect(
+    file: Path, format_name: str, columns: str | None, skip_invalid: bool, keep_clock_grid: bool, as_json: bool
+) -> None:
+    """Show rate, gaps, dispersion, lengths and clock of a trace; large tables are streamed."""
+    import json
+
+    from surgeproof.traces.describe import describe_file
+
+    facts = describe_file(file, format_name, columns=columns, skip_invalid=skip_invalid, undo_grid=not keep_clock_grid)
+    if as_json:
+        click.echo(json.dumps(facts, allow_nan=False))
+        return
+    from surgeproof.commands.tables import print_trace
+
+    print_trace(facts)
+
+
+@traces.command()
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("-o", "--output", type=click.Path(path_type=Path), required=True, help="Profile to write (JSON).")
+@click.option("--name", help="Name of the profile; default the output's.")
+@_trace_options
+@click.option(
+    "--kind",
+    type=click.Choice(["pgar", "poisson", "gamma", "exact"]),
+    default="pgar",
+    show_default=True,
+    help="Bursty model, one rate with exponential or Gamma gaps, or the recording itself.",
+)
+@click.option("--empirical-gaps", is_flag=True, help="Keep the trace's own short gaps, not a Gamma law.")
+@click.option("--licence", help="Licence of the trace, kept with the numbers.")
+@click.option("--citation", help="What users of the numbers should cite.")
+def fit(
+    file: Path,
+    output: Path,
+    name: str | None,
+    format_name: str,
+    columns: str | None,
+    skip_invalid: bool,
+    kind: str,
+    empirical_gaps: bool,
+    licence: str | None,
+    citation: str | None,
+) -> None:
+    """Fit the arrival model and the lengths of a trace; the profile holds no prompt and no user."""
+    if output.exists() and file.exists() and output.samefile(file):
+        raise ConfigError(f"{output} is the trace itself: name another file to write")
+    import msgspec
+
+    from surgeproof.traces.fit import fit_profile
+    from surgeproof.traces.reader import read_trace
+
+    trace = read_trace(file, format_name, columns=columns, skip_invalid=skip_invalid)
+    profile = fit_profile(
+        trace,
+        name or output.stem,
+        kind=kind,
+        empirical_gaps=empirical_gaps,
+        licence=licence,
+        citation=citation,
+    )
+    try:
+        output.write_bytes(msgspec.json.encode(profile) + b"\n")
+    except OSError as exc:
+        raise ConfigError(f"cannot write {output}: {exc.strerror}") from exc
+    modulator = profile.arrivals.modulator
+    told = f"bursts a={modulator.a:g} rho={modulator.rho:g}" if modulator else "no bursts beyond the rate"
+    click.echo(
+        f"{output}: {profile.source.rows} requests, {len(profile.arrivals.rates_per_s)} windows of "
+        f"{profile.arrivals.coarse_window_s:g} s, {told}, gap shape {profile.arrivals.gap_shape:g}"
+    )
+
+
+@traces.command()
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("-o", "--output", type=click.Path(path_type=Path), required=True, help="JSONL file to write.")
+@_trace_options
+@click.option("--keep-clock-grid", is_flag=True, help="Do not spread rounded time stamps.")
+def convert(
+    file: Path, output: Path, format_name: str, columns: str | None, skip_invalid: bool, keep_clock_grid: bool
+) -> None:
+    """Write a trace in Mooncake's form, which other load testers read."""
+    if output.exists() and file.exists() and output.samefile(file):
+        raise ConfigError(f"{output} is the trace itself: name another file to write")
+    from surgeproof.traces.export import mooncake_lines
+    from surgeproof.traces.reader import read_trace
+
+    trace = read_trace(file, format_name, columns=columns, skip_invalid=skip_invalid, undo_grid=not keep_clock_grid)
+    _write(output, "".join(f"{line}\n" for line in mooncake_lines(trace.points)).encode())
+
+
+@traces.command()
+@click.argument("profile")
+@click.option("--against", type=click.Path(path_type=Path), required=True, help="Trace file to compare with.")
+@_trace_options
+@click.option("--seeds", default=24, show_default=True, type=click.IntRange(4, 1000), help="Replicates of the model.")
+@click.option("--html", type=click.Path(path_type=Path), help="Write a page with pictures (extra `report`).")
+@click.option("--json", "json_path", type=click.Path(path_type=Path), help="Write everything as JSON.")
+def report(
+    profile: str,
+    against: Path,
+    format_name: str,
+    columns: str | None,
+    skip_invalid: bool,
+    seeds: int,
+    html: Path | None,
+    json_path: Path | None,
+) -> None:
+    """Check whether PROFILE (a bundled name or a file) makes traffic like a trace."""
+    import msgspec
+    import numpy as np
+
+    from surgeproof.commands.tables import print_goodness
+    from surgeproof.traces.draw import pair_lengths
+    from surgeproof.traces.goodness import check_profile
+    from surgeproof.traces.profile import load_profile
+    from surgeproof.traces.reader import read_trace
+
+    if html is not None:
+        try:
+            from surgeproof.webui.trace_report import trace_report
+        except ModuleNotFoundError as exc:
+            raise ConfigError("pictures need: pip install 'surgeproof[report]'") from exc
+    points = read_trace(against, format_name, columns=columns, skip_invalid=skip_invalid).points
+    at_s = np.array([point.at_ns for point in points]) / 1e9
+    found = check_profile(load_profile(profile), against.name, at_s, pair_lengths(points), seeds)
+    print_goodness(found)
+    if html is not None:
+        _write(html, trace_report(found).encode())
+    if json_path is not None:
+        _write(json_path, msgspec.json.encode(found) + b"\n")
+
+
+def _write(path: Path, data: bytes) -> None:
+    try:
+        path.write_bytes(data)
+    except OSError as exc:
+        raise ConfigError(f"cannot write {path}: {exc.strerror}") from exc
+    click.echo(f"Written to {path}")
+
+
+@traces.command("stitch")
+@click.argument("rates", type=click.Path(path_type=Path))
+@click.argument("profile")
+@click.option("-o", "--output", type=click.Path(path_type=Path), required=True, help="Profile to write (JSON).")
+@click.option("--diurnal", is_flag=True, help="Draw new days of the series' daily and weekly shape.")
+@click.option("--days", type=click.FloatRange(0.01, 366), help="Length of what is drawn; default the series' own.")
+@click.option("--seed", default=1, show_default=True)
+def stitch_command(rates: Path, profile: str, output: Path, diurnal: bool, days: float | None, seed: int) -> None:
+    """Put the bursts and lengths of PROFILE below a rate series of days (CSV with t_s and rate_rps)."""
+    import msgspec
+    import numpy as np
+
+    from surgeproof.traces.profile import load_profile
+    from surgeproof.traces.rates import draw_series, fit_diurnal, read_rate_series, stitch
+
+    if days is not None and not diurnal:
+        raise ConfigError("--days needs --diurnal: a recorded series is as long as it is")
+    series = read_rate_series(rates)
+    series_rng, stitch_rng = np.random.default_rng(seed).spawn(2)
+    if diurnal:
+        shape = fit_diurnal(series)
+        click.echo(f"daily and weekly shape explains {shape.r2:.0%} of the log rate; AR(1) {shape.phi:.2f}")
+        length = days or len(series.rates_per_s) * series.step_s / 86_400
+        series = draw_series(shape, length, series_rng)
+    made = stitch(load_profile(profile), series, output.stem, stitch_rng)
+    click.echo(f"{made.arrivals.span_s / 86_400:.2f} days at {made.arrivals.mean_rate_per_s:.4g} requests/s")
+    _write(output, msgspec.json.encode(made) + b"\n")
+
+
+@traces.command("list")
+def list_profiles() -> None:
+    """List the bundled profiles."""
+    from surgeproof.traces.profile import bundled_profiles, load_profile
+
+    for name in bundled_profiles():
+        source = load_profile(name).source
+        click.echo(f"{name}: {source.rows} requests over {source.span_s:g} s from {source.file} ({source.licence})")

@@ -1,0 +1,95 @@
+"""Closed loop: users who ask, wait for the whole answer and ask again, in steps of a ladder.
+
+Which user asks when is Locust's business. This numbers the requests of one worker, keeps to its share of
+a step's requests, and sends; sender and clock are passed in.
+"""
+
+import itertools
+from collections.abc import Callable
+
+import msgspec
+
+from surgeproof.loadgen.dispatch import Clock, RequestSender
+from surgeproof.loadgen.plan import Plan
+from surgeproof.records import RequestPlan, StreamRecord
+from surgeproof.scenario import LoadConfig
+
+_SEED_STEP = 7_919
+"""Added to a prompt's seed each time that a short plan starts again, so that no prompt repeats."""
+
+
+class ClosedLoop:
+    """The requests of one worker's users.
+
+    Args:
+        plan: what users ask for, in order; it starts again at its end.
+        load: requests a step, phases.
+        sender: sends a request now and reports its record later.
+        clock: the run's clock.
+        worker: number of this worker, from 0.
+        workers: how many share the load.
+        start_at_ns: start of the load on the run's clock.
+        on_record: called with each record.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        load: LoadConfig,
+        sender: RequestSender,
+        clock: Clock,
+        *,
+        worker: int,
+        workers: int,
+        start_at_ns: int,
+        on_record: Callable[[StreamRecord], None],
+    ) -> None:
+        self._plan, self._load, self._sender, self._clock = plan, load, sender, clock
+        self._start_at_ns, self._on_record = start_at_ns, on_record
+        self._indexes = itertools.count(worker, workers)
+        self._step_share = None if load.num_prompts is None else share_of(load.num_prompts, worker, workers)
+        self._sent_by_step: dict[int, int] = {}
+        self._stopped = False
+
+    def ask(self, request_class: str, step: int, on_answered: Callable[[], None]) -> bool:
+        """Send a user's next request; False, and nothing is sent, when the step's share is used up or the load ends."""
+        sent = self._sent_by_step.get(step, 0)
+        if self._stopped or (self._step_share is not None and sent >= self._step_share):
+            return False
+        self._sent_by_step[step] = sent + 1
+        plan = self._next(request_class)
+        payload = self._sender.payload(plan)
+
+        def done(record: StreamRecord, _plan: RequestPlan) -> None:
+            self._on_record(record)
+            on_answered()
+
+        now = self._clock.now_ns()
+        self._sender.send(plan, payload, now, self._load.phase_of(plan.index, now - self._start_at_ns), step, done)
+        return True
+
+    def step_is_done(self, step: int) -> bool:
+        """Whether the step's share has been sent and answered; never, where a step ends by time."""
+        if self._step_share is None:
+            return False
+        return self._sent_by_step.get(step, 0) >= self._step_share and not self._sender.in_flight
+
+    def stop(self) -> None:
+        """Send nothing more; answers are still waited for."""
+        self._stopped = True
+
+    def _next(self, request_class: str) -> RequestPlan:
+        index = next(self._indexes)
+        rounds, row = divmod(index, len(self._plan))
+        plan = self._plan[row]
+        return msgspec.structs.replace(
+            plan,
+            index=index,
+            request_class=request_class,
+            prompt_seed=(plan.prompt_seed + _SEED_STEP * rounds) % 2**63,
+        )
+
+
+def share_of(count: int, worker: int, workers: int) -> int:
+    """How many of `count` requests one of `workers` sends; the shares differ by one at most."""
+    return count // workers + (worker < count % workers)

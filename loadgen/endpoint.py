@@ -1,0 +1,88 @@
+"""Asks the endpoint, before any load, whether it is there and has the model. Plain HTTP by httpx2."""
+
+import os
+from typing import Any
+
+import msgspec
+
+from surgeproof.credentials import Secrets
+from surgeproof.errors import ConfigError, EndpointError
+from surgeproof.loadgen.target import Target
+from surgeproof.scenario import TargetConfig
+
+_PATIENCE_S = 5.0
+
+
+class Endpoint(msgspec.Struct, frozen=True):
+    """A checked endpoint."""
+
+    base_url: str
+    model: str
+    max_model_len: int | None = None
+
+
+def base_url_of(target: TargetConfig) -> str:
+    """The configured base URL, or the environment's (`OPENAI_BASE_URL`).
+
+    Raises:
+        ConfigError: there is none.
+    """
+    base_url = target.base_url or os.environ.get("OPENAI_BASE_URL")
+    if not base_url:
+        raise ConfigError("no endpoint: give --base-url http://HOST:PORT/v1 (locust: --host), or set OPENAI_BASE_URL")
+    return base_url.rstrip("/")
+
+
+def check_endpoint(config: TargetConfig, secrets: Secrets) -> Endpoint:
+    """Find out that the endpoint answers, and which model to ask for.
+
+    Without a model in the configuration, the only one (or first) of `/models` is taken.
+
+    Raises:
+        ConfigError: the URL or a certificate cannot be used.
+        EndpointError: it does not answer, refuses us, or lacks the model.
+    """
+    import httpx2
+
+    base_url = base_url_of(config)
+    target = Target(base_url, secrets.headers, config.tls)
+    verify = target.tls_context if target.tls_context is not None else True
+    url = f"{base_url}/models"
+    try:
+        with httpx2.Client(timeout=_PATIENCE_S, verify=verify) as client:
+            reply = client.get(url, headers=secrets.headers)
+    except (httpx2.HTTPError, httpx2.InvalidURL, UnicodeError, ValueError) as exc:
+        raise EndpointError(
+            f"endpoint {base_url} is not reachable: {exc}. Is the server up, and is the address right?"
+        ) from exc
+    wanted = next(iter(config.models), config.model)
+    if reply.status_code in (401, 403):
+        raise EndpointError(
+            f"endpoint {base_url} refuses us (HTTP {reply.status_code}): set OPENAI_API_KEY or give --header"
+        )
+    models = _models(reply) if reply.status_code == 200 else []
+    if not models:
+        if wanted:
+            return Endpoint(base_url, wanted)
+        raise EndpointError(
+            f"endpoint {base_url} lists no models (HTTP {reply.status_code} from /models): "
+            "name one with --model, and check that the URL ends as OpenAI clients take it, usually in /v1"
+        )
+    names = [str(model["id"]) for model in models]
+    missing = [name for name in config.models if name not in names]
+    if missing:
+        raise EndpointError(f"endpoint {base_url} has no model {missing[0]!r}; it has {', '.join(names[:20])}")
+    if wanted and wanted not in names:
+        shown = ", ".join(names[:20]) + (" …" if len(names) > 20 else "")
+        raise EndpointError(f"endpoint {base_url} has no model {wanted!r}; it has {shown}")
+    chosen = models[names.index(wanted)] if wanted else models[0]
+    limit = chosen.get("max_model_len")
+    return Endpoint(base_url, str(chosen["id"]), limit if isinstance(limit, int) else None)
+
+
+def _models(reply: Any) -> list[dict[str, Any]]:
+    try:
+        data = reply.json().get("data")
+    except (ValueError, AttributeError):
+        return []
+    return [m for m in data if isinstance(m, dict) and "id" in m] if isinstance(data, list) else []

@@ -1,0 +1,212 @@
+"""Open loop: each request starts at its absolute time, whatever the others do, up to a cap.
+
+Owns the schedule of one worker's share and nothing else: sender, clock and timer are passed in, so it
+runs under a manual clock as it does under gevent. A request that is held back by the cap leaves when an
+answer makes room; the time lost is in its response latency. An error of one start becomes that
+request's record and moves no other.
+
+With `turns: after_response` the later turns of a session are no part of the schedule: each is due when
+its user has read the previous answer and thought about it, and not before its own time where the trace
+does not tell how long that takes.
+"""
+
+import heapq
+import itertools
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple
+
+from surgeproof.loadgen.dispatch import Clock, RequestSender, Timer, failed_record, unsent_record
+from surgeproof.records import RequestPlan, StreamRecord
+from surgeproof.scenario import LoadConfig
+
+logger = logging.getLogger(__name__)
+
+PREPARE_AHEAD = 64
+"""Requests whose bytes are made before they are due."""
+
+
+class _Due(NamedTuple):
+    """A request whose bytes are made, and when it is to leave; in order of that time."""
+
+    at_ns: int
+    number: int
+    plan: RequestPlan
+    payload: bytes
+
+
+class OpenLoop:
+    """Starts the requests of one worker's share.
+
+    Args:
+        plans: the share, in order of intended time.
+        load: phases and turns.
+        sender: sends a request now and reports its record later.
+        clock: the run's clock.
+        worker: number of this worker.
+        cap: requests in flight at most.
+        start_at_ns: time of the plan's 0 on the run's clock.
+        on_record: called with each record.
+        on_finished: called once, when the whole share has ended.
+    """
+
+    def __init__(
+        self,
+        plans: Iterable[RequestPlan],
+        load: LoadConfig,
+        sender: RequestSender,
+        clock: Clock,
+        *,
+        worker: int,
+        cap: int,
+        start_at_ns: int,
+        on_record: Callable[[StreamRecord], None],
+        on_finished: Callable[[], None],
+    ) -> None:
+        self._load, self._sender, self._clock = load, sender, clock
+        self._worker, self._cap, self._start_at_ns = worker, cap, start_at_ns
+        self._on_record, self._on_finished = on_record, on_finished
+        self._timer: Timer | None = None
+        self._later: dict[int, deque[RequestPlan]] = {}
+        self._plans = self._first_turns(list(plans)) if load.turns == "after_response" else iter(plans)
+        self._ready: deque[_Due] = deque()
+        self._turns: list[_Due] = []
+        self._exhausted = False
+        self._capped = False
+        self._stopped = False
+        self._finished = False
+
+    def _first_turns(self, plans: list[RequestPlan]) -> Iterator[RequestPlan]:
+        """Requests with a time of their own; the others wait for their session's answers."""
+        for plan in plans:
+            if plan.session is not None and plan.turn > 0:
+                self._later.setdefault(plan.session, deque()).append(plan)
+        return (plan for plan in plans if plan.session is None or plan.turn == 0)
+
+    def start(self, timer: Timer) -> None:
+        """Make the first requests ready and set the timer."""
+        self._timer = timer
+        while len(self._ready) < PREPARE_AHEAD and self._prepare():
+            pass
+        self._set_timer()
+        self._finish_if_done()
+
+    def prepare(self) -> bool:
+        """Make one more request ready where there is room; False when there is nothing to do now."""
+        if self._exhausted or len(self._ready) >= PREPARE_AHEAD:
+            return False
+        was_empty = not self._ready
+        if self._prepare() and was_empty:
+            self._set_timer()
+        self._finish_if_done()
+        return True
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether every request of the share has been made ready."""
+        return self._exhausted
+
+    @property
+    def waiting(self) -> int:
+        """Due requests that the cap holds back."""
+        if not self._capped:
+            return 0
+        now = self._clock.now_ns()
+        return sum(1 for due in (*self._ready, *self._turns) if due.at_ns <= now)
+
+    def fire(self) -> None:
+        """Start what is due, then set the timer for the next request."""
+        if self._stopped:
+            return
+        self._capped = False
+        while (due := self._next_due()) is not None and due.at_ns <= self._clock.now_ns():
+            if self._sender.in_flight >= self._cap:
+                # The next answer fires again.
+                self._capped = True
+                return
+            if self._turns and due is self._turns[0]:
+                heapq.heappop(self._turns)
+            else:
+                self._ready.popleft()
+            self._start(due)
+        self._set_timer()
+        self._finish_if_done()
+
+    def stop(self) -> None:
+        """Start nothing more; answers are still waited for."""
+        self._stopped = True
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def close(self, reason: str) -> None:
+        """Record what was never sent."""
+        self.stop()
+        prepared = (due.plan for due in (*self._ready, *self._turns))
+        for plan in itertools.chain(prepared, self._plans, *self._later.values()):
+            self._on_record(unsent_record(plan, self._start_at_ns, self._worker, self._load, reason))
+        self._ready.clear()
+        self._turns.clear()
+        self._later.clear()
+
+    def _prepare(self) -> bool:
+        """Make the next request's bytes; False when there is none."""
+        plan = next(self._plans, None)
+        if plan is None:
+            self._exhausted = True
+            return False
+        self._ready.append(self._due(plan, self._start_at_ns + (plan.intended_ns or 0)))
+        return True
+
+    def _due(self, plan: RequestPlan, at_ns: int) -> _Due:
+        return _Due(at_ns, plan.index, plan, self._sender.payload(plan))
+
+    def _next_due(self) -> _Due | None:
+        """The request that is to leave next."""
+        if not self._ready and not self._exhausted:
+            self._prepare()
+        if self._turns and (not self._ready or self._turns[0] < self._ready[0]):
+            return self._turns[0]
+        return self._ready[0] if self._ready else None
+
+    def _set_timer(self) -> None:
+        due = self._next_due()
+        if due is not None and not self._stopped and self._timer is not None:
+            self._timer.set(due.at_ns)
+
+    def _start(self, due: _Due) -> None:
+        plan = due.plan
+        phase = self._load.phase_of(plan.index, plan.intended_ns or 0)
+        try:
+            self._sender.send(plan, due.payload, due.at_ns, phase, 0, self._answered)
+        except Exception as exc:
+            logger.exception("error in the client while starting a request")
+            self._answered(failed_record(plan, due.at_ns, self._worker, phase, 0, exc), plan)
+
+    def _answered(self, record: StreamRecord, plan: RequestPlan) -> None:
+        self._on_record(record)
+        if plan.session is not None and plan.session in self._later:
+            self._schedule_next_turn(plan.session, record)
+        if self._capped:
+            self.fire()
+        self._finish_if_done()
+
+    def _schedule_next_turn(self, session: int, record: StreamRecord) -> None:
+        """The user has the answer: decide when the next question leaves."""
+        turns = self._later[session]
+        plan = turns.popleft()
+        if not turns:
+            del self._later[session]
+        answered_at = record.done_at_ns or self._clock.now_ns()
+        if plan.think_ns is not None:
+            at_ns = answered_at + plan.think_ns
+        else:
+            at_ns = max(answered_at, self._start_at_ns + (plan.intended_ns or 0))
+        heapq.heappush(self._turns, self._due(plan, at_ns))
+        self._set_timer()
+
+    def _finish_if_done(self) -> None:
+        pending = self._ready or self._turns or self._later or self._sender.in_flight
+        if self._exhausted and not pending and not self._finished:
+            self._finished = True
+            self._on_finished()

@@ -1,0 +1,1 @@
+"""The life of one run, and questions about stored ones: prepare, execute, collect, judge; recover, review."""

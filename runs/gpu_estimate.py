@@ -1,0 +1,167 @@
+"""Estimates what a GPU did, for files of measured steps and for stored runs.
+
+A run tells what was asked of the model: prompts when their first token came, and a token for each
+sequence in flight at every step. Where an agent's counters were stored with a run, the estimator can be fitted to them.
+"""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+import numpy as np
+
+from surgeproof.columns import RecordColumns
+from surgeproof.errors import UsageError
+from surgeproof.gpu.counter_fit import Window, fit_to_counters, scaled_work
+from surgeproof.gpu.datasheets import Gpu, gpu_named
+from surgeproof.gpu.diagnosis import values
+from surgeproof.gpu.model_shape import ModelShape, shape_from_config
+from surgeproof.gpu.run_load import Load, load_windows
+from surgeproof.gpu.sm_estimate import Fit, Work, decode_work, estimate, estimate_steps, prefill_work
+from surgeproof.storage.queries import counter_fit, get_run, gpu_samples, run_columns
+from surgeproof.storage.store import Store, open_engine
+
+_MAX_WINDOWS = 60
+
+
+def estimate_steps_file(path: Path, gpu_name: str | None) -> list[dict[str, Any]]:
+    """Estimate the rows of a file of measured steps, in their order.
+
+    Raises:
+        UsageError: the file cannot be read, or names no GPU that is known.
+    """
+    found = _json(path)
+    rows = found.get("rows") if isinstance(found, dict) else found
+    if not isinstance(rows, list):
+        raise UsageError(f"{path} holds no list of rows")
+    named = gpu_name or (found.get("gpu") or {}).get("name") if isinstance(found, dict) else gpu_name
+    if not named:
+        raise UsageError(f"{path} names no GPU: say which with --gpu")
+    labels = [f"{row.get('model', '')} {row.get('tag', '')} batch {row.get('batch')}" for row in rows]
+    estimates = estimate_steps(rows, gpu_named(named))
+    return [{"label": label} | msgspec.to_builtins(found) for label, found in zip(labels, estimates, strict=True)]
+
+
+class EstimateTarget(NamedTuple):
+    """What is estimated: the GPU, how many of them, and the model."""
+
+    gpu: Gpu
+    gpus: int
+    shape: ModelShape
+
+
+def estimate_target(
+    gpu_name: str | None, config: Path | None, weights: str | None, kv_cache: str | None, gpus: int
+) -> EstimateTarget:
+    """Read the model's configuration and find the GPU's data sheet.
+
+    Raises:
+        UsageError: one of them is missing or unknown.
+    """
+    if config is None or gpu_name is None:
+        raise UsageError("an estimate of a run needs --config (the model's config.json) and --gpu")
+    return EstimateTarget(gpu_named(gpu_name), gpus, shape_from_config(_json(config), weights, kv_cache))
+
+
+def estimate_run(db_url: str, run_id: int, target: EstimateTarget) -> list[dict[str, Any]]:
+    """Estimate a stored run over time; the last row is the whole run. A calibration is used where there is one.
+
+    Raises:
+        UsageError: there is no such run, or nothing in it to estimate from.
+    """
+    engine = open_engine(db_url, create=False)
+    stored = counter_fit(engine, target.gpu.name, get_run(engine, run_id).model)
+    fit = msgspec.json.decode(stored, type=Fit) if stored else Fit()
+    windows = _windows(engine, run_id, target.shape)
+    rows: list[dict[str, Any]] = []
+    total, busy_s = Work(), 0.0
+    for window in windows:
+        work = scaled_work(window.decode, window.prefill, fit)
+        total, busy_s = total.plus(work), busy_s + window.busy_share * window.length_s
+        found = estimate(work, target.gpu, window.length_s, window.busy_share, fit=fit, gpus=target.gpus)
+        label = f"{len(rows) * window.length_s:.0f} s"
+        rows.append({"label": label} | msgspec.to_builtins(found) | _counted(window))
+    length_s = sum(window.length_s for window in windows)
+    whole = estimate(total, target.gpu, length_s, busy_s / length_s, fit=fit, gpus=target.gpus)
+    means = {
+        f"{name}_counted": round(float(np.mean([row[f"{name}_counted"] for row in rows])), 2)
+        for name in ("sm", "dram")
+        if all(row.get(f"{name}_counted") is not None for row in rows)
+    }
+    return [*rows, {"label": "whole run", "calibrated": stored is not None} | msgspec.to_builtins(whole) | means]
+
+
+def fit_estimator(db_url: str, run_ids: Sequence[int], target: EstimateTarget) -> Fit:
+    """Fit the estimator to the counters of runs that had an agent, and store the fit for their GPU and model.
+
+    Raises:
+        UsageError: a run has no counters, or they are too few.
+    """
+    store = Store(db_url)
+    models = {get_run(store.engine, run_id).model for run_id in run_ids}
+    if len(models) != 1:
+        raise UsageError("runs of one model at a time: " + ", ".join(sorted(models)))
+    windows = [
+        window
+        for run_id in run_ids
+        for window in _windows(store.engine, run_id, target.shape)
+        if not (np.isnan(window.sm_pct) or np.isnan(window.dram_pct))
+    ]
+    fit = fit_to_counters(windows, target.gpu, gpus=target.gpus)
+    if fit is None:
+        raise UsageError("these runs have too few windows with SM and DRAM counters: run with --gpu-agent, and longer")
+    store.save_counter_fit(target.gpu.name, models.pop(), msgspec.json.encode(fit).decode())
+    return fit
+
+
+def _windows(engine: Any, run_id: int, shape: ModelShape) -> list[Window]:
+    """What was asked of the model in each window, and what the counters measured; NaN without any."""
+    columns = run_columns(engine, run_id)
+    loads = load_windows(columns, _window_s(columns))
+    if not loads:
+        raise UsageError(f"run {run_id} has no answered request to estimate from")
+    origin = int(columns.integers("intended_at_ns").min())
+    samples = gpu_samples(engine, run_id)
+    at_s = np.array([(sample.at_ns - origin) / 1e9 for sample in samples])
+    found = []
+    for load in loads:
+        inside = np.flatnonzero((at_s >= load.start_s) & (at_s < load.start_s + load.length_s)) if len(at_s) else ()
+        counted = [values([samples[i] for i in inside], field) for field in ("sm_pct", "dram_pct")]
+        sm, dram = (float(column.mean()) if len(column) else float("nan") for column in counted)
+        found.append(Window(*_work(shape, load), load.length_s, load.busy_share, sm, dram))
+    return found
+
+
+def _work(shape: ModelShape, load: Load) -> tuple[Work, Work]:
+    """Decode steps and prompts of a window."""
+    decode = decode_work(shape, load.batch, load.context).times(load.steps)
+    if not load.prompts:
+        return decode, Work()
+    return decode, prefill_work(shape, load.prompt_tokens / load.prompts).times(load.prompts)
+
+
+def _counted(window: Window) -> dict[str, float | None]:
+    """The counters beside an estimate."""
+    return {
+        "sm_counted": None if np.isnan(window.sm_pct) else round(window.sm_pct, 2),
+        "dram_counted": None if np.isnan(window.dram_pct) else round(window.dram_pct, 2),
+    }
+
+
+def _window_s(columns: RecordColumns) -> float:
+    known = columns.integers("done_at_ns")[columns.has("done_at_ns")]
+    if len(known) == 0:
+        return 1.0
+    span_s = float(known.max() - columns.integers("intended_at_ns").min()) / 1e9
+    return max(1.0, float(np.ceil(span_s / _MAX_WINDOWS)))
+
+
+def _json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text("utf-8"))
+    except (OSError, UnicodeDecodeError) as exc:
+        raise UsageError(f"cannot read {path}: {exc}") from exc
+    except ValueError as exc:
+        raise UsageError(f"{path} is not JSON: {exc}") from exc

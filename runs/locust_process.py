@@ -1,0 +1,126 @@
+"""Locust as a child process: started early, released when the plan is ready, always ended.
+
+Locust patches the process that imports it, so it gets one of its own, in a session that Ctrl-C does
+not reach. Its import takes a second, so it is started before our own heavy modules are imported;
+this module therefore needs the standard library only.
+"""
+
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import uuid
+from pathlib import Path
+from typing import Any
+
+from surgeproof.credentials import Secrets
+from surgeproof.errors import UsageError
+from surgeproof.loadgen.spec import RUN_DIR_VARIABLE
+from surgeproof.scenario import Scenario
+from surgeproof.storage.database_url import sqlite_path
+
+_LOG_TAIL_BYTES = 2000
+
+
+class LocustProcess:
+    """One headless Locust that waits for its run.
+
+    Args:
+        scenario: gives the number of worker processes.
+        secrets: passed on by environment only.
+        db_url: the run's folder lies beside this database's file.
+
+    Raises:
+        UsageError: the run's folder cannot be made.
+    """
+
+    def __init__(self, scenario: Scenario, secrets: Secrets, db_url: str) -> None:
+        from surgeproof import loadgen
+
+        self.run_dir = make_run_dir(db_url)
+        self._log: Any = tempfile.TemporaryFile(prefix="surgeproof-locust-")  # noqa: SIM115
+        locustfile = Path(loadgen.__file__).with_name("locustfile.py")
+        command = [sys.executable, "-m", "locust", "-f", str(locustfile), "--headless", "--only-summary"]
+        command += ["--loglevel", "WARNING", "--exit-code-on-error", "0"]
+        if scenario.processes > 1:
+            # A free port: workers must not connect to the master of another run on this host.
+            port = str(_free_port())
+            command += ["--processes", str(scenario.processes), "--master-bind-host", "127.0.0.1"]
+            command += ["--master-bind-port", port, "--master-port", port]
+        environment = os.environ | secrets.to_environment() | {RUN_DIR_VARIABLE: str(self.run_dir)}
+        environment.pop("OPENAI_API_KEY", None)
+        self._child = subprocess.Popen(
+            command, env=environment, cwd=self.run_dir, stdin=subprocess.PIPE, stdout=self._log,
+            stderr=self._log, start_new_session=True,
+        )  # fmt: skip
+
+    def release(self) -> None:
+        """Let Locust start: the run is ready in its folder."""
+        assert self._child.stdin is not None, "started with a pipe"
+        with contextlib.suppress(BrokenPipeError):
+            self._child.stdin.write(b"go\n")
+            self._child.stdin.close()
+
+    def exit_code(self) -> int | None:
+        """How it ended; None while it runs."""
+        return self._child.poll()
+
+    def interrupt(self) -> None:
+        """Ask for an orderly end now."""
+        self._child.send_signal(signal.SIGINT)
+
+    def end(self) -> None:
+        """Kill what is left of its session, such as a worker that hangs after its master has ended."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._child.pid, signal.SIGKILL)
+        self._child.wait()
+
+    def abandon(self) -> None:
+        """End it and remove its folder: there will be no run."""
+        self.end()
+        remove_run_dir(self.run_dir)
+
+    def log_tail(self) -> str:
+        """The last part of its output."""
+        self._log.seek(0, os.SEEK_END)
+        self._log.seek(max(0, self._log.tell() - _LOG_TAIL_BYTES))
+        return str(self._log.read().decode("utf-8", "replace")).strip()
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def remove_run_dir(run_dir: Path) -> None:
+    """Remove a run's folder, and the one around it when it was the last."""
+    shutil.rmtree(run_dir, ignore_errors=True)
+    with contextlib.suppress(OSError):
+        run_dir.parent.rmdir()
+
+
+def make_run_dir(db_url: str) -> Path:
+    """Make the folder of a new run's plan and spools, named by its uid.
+
+    It lies beside the database file, so that both survive together.
+    """
+    path = sqlite_path(db_url)
+    if path is None and (db_url.startswith("sqlite") or "://" not in db_url):
+        raise UsageError(
+            f"database URL {db_url.rpartition('@')[2]!r} cannot be used: write sqlite:///FILE or postgresql://HOST/NAME"
+        )
+    root = path.with_name(path.name + ".spool") if path is not None else Path("surgeproof.spool")
+    run_dir = (root / uuid.uuid4().hex).absolute()
+    if not root.absolute().parent.is_dir():
+        raise UsageError(f"the folder of database {path} does not exist: make it, or name another with --db")
+    try:
+        root.mkdir(exist_ok=True)
+        run_dir.mkdir()
+    except OSError as exc:
+        raise UsageError(f"cannot make the spool folder {run_dir}: {exc.strerror}") from exc
+    return run_dir

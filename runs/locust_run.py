@@ -1,0 +1,117 @@
+"""Makes, stores and judges the runs of a bare `locust -f`, in Locust's own process."""
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from surgeproof.credentials import Secrets
+from surgeproof.exit_codes import ExitCode
+from surgeproof.loadgen.endpoint import check_endpoint
+from surgeproof.loadgen.plan import Plan
+from surgeproof.loadgen.spec import RunSpec
+from surgeproof.records import RunState
+from surgeproof.results import RunResult
+from surgeproof.runs.collect import RunInProgress
+from surgeproof.runs.judge import complete_run
+from surgeproof.runs.locust_process import make_run_dir
+from surgeproof.runs.prepare import begin_run
+from surgeproof.scenario import Scenario
+from surgeproof.scenario_file import load_scenario, load_slo
+from surgeproof.slo.rules import parse_objectives
+from surgeproof.storage.database_url import DEFAULT_DATABASE_URL
+
+
+class LocustRuns:
+    """The `RunOwner` of a bare `locust -f`: makes a run for each test, stores and judges it.
+
+    Args:
+        report: shows the result.
+    """
+
+    def __init__(self, report: Callable[[RunResult], None]) -> None:
+        self._report = report
+        self._scenario: Scenario | None = None
+        self._path: Path | None = None
+        self._run: RunInProgress | None = None
+
+    def add_arguments(self, parser: Any) -> None:
+        """Our flags, in a group of their own."""
+        group = parser.add_argument_group("Surgeproof", "The API key is read from OPENAI_API_KEY.")
+        group.add_argument("--scenario", default="", help="Scenario YAML; its load replaces -u, -r and -t")
+        group.add_argument("--slo", default="", help="YAML file of objectives to judge the run by")
+        database = os.environ.get("SURGEPROOF_DB", DEFAULT_DATABASE_URL)
+        group.add_argument("--db", default=database, help="Database URL to store the run in")
+        group.add_argument("--model", default="", help="Model to ask for; default the first of /v1/models")
+        group.add_argument("--endpoint", default="", choices=["", "chat", "completions"])
+        group.add_argument("--input-len", type=int, default=0, help="Prompt tokens of each request")
+        group.add_argument("--output-len", type=int, default=0, help="Output tokens of each request")
+
+    def configure(self, options: Any) -> Scenario:
+        """The scenario, from its file and Locust's flags."""
+        given = {
+            "target.model": options.model,
+            "target.endpoint": options.endpoint,
+            "load.input_len": options.input_len,
+            "load.output_len": options.output_len,
+        }
+        overrides: dict[str, Any] = {key: value for key, value in given.items() if value}
+        if options.host:
+            overrides["target.base_url"] = _v1(options.host)
+        if options.slo:
+            overrides["slo"] = load_slo(Path(options.slo))
+        self._path = Path(options.scenario) if options.scenario else None
+        if self._path is None:
+            # Users, rate of spawning and duration are Locust's own; the mix is that of P0:P1:P2.
+            overrides |= {"name": "locust", "load.classes": {"P0": 5, "P1": 3, "P2": 1}}
+            overrides |= {
+                "load.concurrency": [options.num_users or 1],
+                "load.duration_s": options.run_time or 1.0,
+                "load.allow_long": True,
+            }
+        scenario = load_scenario(self._path, overrides)
+        if self._path is None:
+            load = msgspec.structs.replace(scenario.load, concurrency=(), duration_s=None)
+            scenario = msgspec.structs.replace(scenario, load=load)
+        parse_objectives(scenario.slo)
+        if options.headless and not options.worker:
+            check_endpoint(scenario.target, self._secrets())
+        self._scenario = scenario
+        return scenario
+
+    def begin(self, options: Any, users: int) -> tuple[RunSpec, Plan]:
+        """Begin a run; a closed loop of Locust's own users gets their number."""
+        scenario = self._scenario
+        assert scenario is not None, "configure comes first"
+        if self._path is None:
+            load = msgspec.structs.replace(scenario.load, concurrency=(users,), duration_s=options.run_time)
+            scenario = msgspec.structs.replace(scenario, load=load)
+            if options.host:
+                target = msgspec.structs.replace(scenario.target, base_url=_v1(options.host))
+                scenario = msgspec.structs.replace(scenario, target=target)
+        self._run, notes = begin_run(scenario, self._secrets(), options.db, self._path, make_run_dir(options.db))
+        for note in notes:
+            sys.stderr.write(f"Note: {note}\n")
+        return self._run.spec, self._run.plan
+
+    def complete(self, *, interrupted: bool) -> int | None:
+        """Store and judge; Locust exits with our code where there were objectives."""
+        if self._run is None:
+            return None
+        state = RunState.INTERRUPTED if interrupted else RunState.FINISHED
+        result = complete_run(self._run, state, ExitCode.SIGINT if interrupted else None)
+        self._run = None
+        self._report(result)
+        return result.exit_code if result.verdict is not None or interrupted else None
+
+    def _secrets(self) -> Secrets:
+        return Secrets.from_environment(dict(os.environ))
+
+
+def _v1(host: str) -> str:
+    """Locust's --host names a server; OpenAI's paths lie under /v1."""
+    host = host.rstrip("/")
+    return host if host.endswith("/v1") else f"{host}/v1"

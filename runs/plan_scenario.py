@@ -1,0 +1,111 @@
+"""From a scenario to the whole plan of a run: reads the trace or profile, draws the traffic, plans it."""
+
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from surgeproof.errors import ConfigError
+from surgeproof.loadgen.plan import Plan, add_models, add_sessions, make_plan, with_blocks
+from surgeproof.loadgen.prompts import HuggingFaceTokenizer
+from surgeproof.records import REQUEST_CLASSES
+from surgeproof.scenario import MAX_UNCONFIRMED_S, LoadConfig, Scenario
+from surgeproof.traces import draw
+from surgeproof.traces.draw import Traffic
+from surgeproof.traces.profile import load_profile
+from surgeproof.traces.reader import Trace, read_trace
+
+
+class Planned(msgspec.Struct, frozen=True):
+    """A plan, and what a user should know of how it was made."""
+
+    plan: Plan
+    notes: tuple[str, ...] = ()
+
+
+def plan_scenario(scenario: Scenario) -> Planned:
+    """Make the plan.
+
+    Raises:
+        ConfigError: the tokenizer cannot be read, the plan is empty, or longer than a day and not confirmed.
+        TraceError: the trace or profile cannot be read.
+    """
+    load = scenario.load
+    if load.tokenizer is not None:
+        HuggingFaceTokenizer(load.tokenizer)
+    trace = _read_trace(load) if load.trace is not None else None
+    traffic = _draw(scenario, trace)
+    plan = _plan(load, traffic)
+    if len(scenario.target.models) > 1:
+        add_models(plan, tuple(scenario.target.models.values()), load.seed)
+    if len(plan) == 0:
+        raise ConfigError("the plan is empty: no request falls into the window, limit and duration asked for")
+    longest = max(plan.span_s, load.duration_s or 0.0)
+    if longest > MAX_UNCONFIRMED_S and not load.allow_long:
+        raise ConfigError(
+            f"the plan lasts {longest / 86400:.1f} days; cut it with --duration, --limit or --speedup, "
+            "check the trace's time unit, or confirm with --allow-long"
+        )
+    return Planned(
+        plan, (*traffic.notes, *_classes_without_requests(scenario, plan), *(_notes(trace) if trace else ()))
+    )
+
+
+def _read_trace(load: LoadConfig) -> Trace:
+    assert load.trace is not None, "asked only for a load with a trace"
+    return read_trace(
+        Path(load.trace),
+        load.trace_format,
+        columns=load.trace_columns,
+        skip_invalid=load.skip_invalid,
+        undo_grid=not load.keep_clock_grid,
+        seed=load.seed,
+    )
+
+
+def _draw(scenario: Scenario, trace: Trace | None) -> Traffic:
+    load = scenario.load
+    if load.profile is not None:
+        return draw.from_profile(load, load_profile(load.profile))
+    pairs = draw.pair_lengths(trace.points) if trace is not None else None
+    if scenario.closed_loop:
+        return draw.closed_loop(load, pairs)
+    if trace is not None and load.arrivals in (None, "exact") and load.request_rate is None:
+        return draw.replay(load, trace.points)
+    return draw.from_process(load, pairs)
+
+
+def _plan(load: LoadConfig, traffic: Traffic) -> Plan:
+    plan = make_plan(traffic.intended_ns, traffic.lengths, load.classes, load.seed, traffic.request_classes)
+    if traffic.sessions is not None and traffic.think_s is not None:
+        add_sessions(plan, traffic.sessions, traffic.think_s)
+    if traffic.hash_ids is not None and traffic.cached_tokens is not None:
+        plan = with_blocks(plan, traffic.hash_ids, traffic.cached_tokens)
+    return plan
+
+
+def _classes_without_requests(scenario: Scenario, plan: Plan) -> list[str]:
+    """Objectives that this plan cannot decide: better known before the run than after it."""
+    asked = {REQUEST_CLASSES[number] for number in np.unique(plan.rows["request_class"]).tolist()}
+    if scenario.closed_loop:
+        asked |= {name for name, weight in scenario.load.classes.items() if weight > 0}
+    idle = [name for name, rules in scenario.slo.items() if rules and name in REQUEST_CLASSES and name not in asked]
+    return [
+        f"no request of this plan is of class {name}: its objectives will be INCONCLUSIVE; "
+        "give the mix with --classes P0=5,P1=3,P2=1 (load.classes)"
+        for name in idle
+    ]
+
+
+def _notes(trace: Trace) -> list[str]:
+    notes = [f"trace: {count} rows left out as {reason}" for reason, count in trace.dropped.items()]
+    notes += [f"trace: {example}" for example in trace.examples]
+    if trace.out_of_order:
+        notes.append(f"trace: {trace.out_of_order} rows out of order, sorted by time")
+    if trace.repeated:
+        notes.append(f"trace: {trace.repeated} rows repeat another one exactly; kept")
+    if trace.grid_ns is not None:
+        seconds = trace.grid_ns / 1e9
+        what = "spread evenly over it" if trace.dequantised else "kept as they are"
+        notes.append(f"trace: time stamps lie on a clock grid of {seconds:g} s; {what}")
+    return notes

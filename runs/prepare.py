@@ -1,0 +1,92 @@
+"""Everything before the first byte of a run: check, plan, and store both. Nothing is sent to a model yet."""
+
+import os
+from pathlib import Path
+
+import msgspec
+
+from surgeproof.clock import MonotonicClock
+from surgeproof.credentials import Secrets
+from surgeproof.gpu.client import GpuCollector, open_agents
+from surgeproof.loadgen.ceiling import ceiling_note, load_ceiling
+from surgeproof.loadgen.endpoint import Endpoint, check_endpoint
+from surgeproof.loadgen.plan import Plan
+from surgeproof.loadgen.spec import PLAN_FILE, SPEC_FILE, RunSpec
+from surgeproof.results import NewRun
+from surgeproof.runs.collect import RunInProgress
+from surgeproof.runs.environment import describe_environment
+from surgeproof.runs.plan_scenario import plan_scenario
+from surgeproof.scenario import Scenario
+from surgeproof.slo.rules import parse_goodput, parse_objectives
+from surgeproof.storage.store import Store
+
+_AGENT_TOKEN_VARIABLE = "SURGEPROOF_AGENT_TOKEN"  # noqa: S105 - a variable's name
+
+
+def begin_run(
+    scenario: Scenario, secrets: Secrets, db_url: str, scenario_path: Path | None, run_dir: Path
+) -> tuple[RunInProgress, tuple[str, ...]]:
+    """Check everything, make the plan and store both.
+
+    Args:
+        scenario: checked scenario.
+        secrets: headers for the endpoint.
+        db_url: where to store.
+        scenario_path: the file it came from, for its revision.
+        run_dir: empty folder of `make_run_dir`, whose name is the run's uid.
+
+    Returns:
+        The run, and notes about the plan that a user should read.
+
+    Raises:
+        UsageError: scenario, trace, objectives or endpoint are wrong.
+        StoreError: the database cannot be written.
+    """
+    objectives = parse_objectives(scenario.slo)
+    parse_goodput([f"{name}:{bound}" for name, bound in scenario.goodput.items()])
+    planned = plan_scenario(scenario)
+    plan = planned.plan
+    endpoint = check_endpoint(scenario.target, secrets)
+    ceiling = load_ceiling()
+    notes = [*planned.notes, *_too_long(plan, endpoint)]
+    if ceiling is not None:
+        note = ceiling_note(ceiling, plan.rows["intended_ns"], plan.rows["output_tokens"], scenario.processes)
+        notes += [note] if note else []
+    clock = MonotonicClock()
+    agents = open_agents(scenario.gpu_agents, os.environ.get(_AGENT_TOKEN_VARIABLE), clock.now_ns)
+    store = Store(db_url)
+    spec = RunSpec(run_dir.name, scenario, endpoint.base_url, endpoint.model, clock.anchor_ns, str(run_dir))
+    (run_dir / SPEC_FILE).write_bytes(msgspec.json.encode(spec))
+    plan.save(run_dir / PLAN_FILE)
+    run_id = store.create_run(
+        NewRun(
+            uid=spec.uid,
+            name=scenario.name,
+            started_at_ns=clock.now_ns(),
+            base_url=_without_user(endpoint.base_url),
+            model=" + ".join(scenario.target.models) or endpoint.model,
+            endpoint=scenario.target.endpoint,
+            scenario=scenario,
+            metadata=scenario.metadata,
+            environment=describe_environment(scenario_path, ceiling),
+            spool=str(run_dir),
+        )
+    )
+    store.save_plan(run_id, plan.pack(), len(plan), plan.digest, scenario.load.seed)
+    run = RunInProgress(store, run_id, spec, plan, objectives)
+    run.gpus = GpuCollector(agents)
+    return run, tuple(notes)
+
+
+def _too_long(plan: Plan, endpoint: Endpoint) -> list[str]:
+    """A note where requests do not fit the model's context."""
+    if endpoint.max_model_len is None:
+        return []
+    tokens = plan.rows["input_tokens"] + plan.rows["output_tokens"]
+    over = int((tokens > endpoint.max_model_len).sum())
+    return [f"{over} requests are longer than the model's {endpoint.max_model_len} tokens"] if over else []
+
+
+def _without_user(url: str) -> str:
+    scheme, separator, rest = url.partition("://")
+    return f"{scheme}{separator}{rest.rpartition('@')[2]}"

@@ -1,0 +1,161 @@
+"""Looks back at stored runs: compares them, checks one against its history, decides on one.
+
+Reads from `storage`, judges by `slo`; nothing is sent and nothing is changed.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+from msgspec import UNSET, structs
+
+from surgeproof.errors import UsageError
+from surgeproof.exit_codes import ExitCode
+from surgeproof.records import RunState, Verdict
+from surgeproof.results import Run
+from surgeproof.runs.stored import measured_run
+from surgeproof.scenario import LoadConfig
+from surgeproof.slo.baseline import MIN_RUNS, BaselineReport, choose_history, deviations, earlier_runs, explain
+from surgeproof.slo.breaker import Breaker, breaker
+from surgeproof.slo.compare import Difference, Policy, compare, figures_of, group_mask, groups, lost
+from surgeproof.slo.decision import Action, Decision, decide
+from surgeproof.slo.measured import Measured
+from surgeproof.storage.queries import get_run, list_runs
+from surgeproof.storage.store import open_engine
+
+_MAX_HISTORY = 100
+_MAX_LISTED = 100_000
+
+
+class Comparison(NamedTuple):
+    """The first run against each of the others: differences, what to know before them, and the exit code."""
+
+    differences: list[list[Difference]]
+    notes: list[str]
+    exit_code: ExitCode
+
+
+def compare_runs(db_url: str, run_ids: Sequence[int], policy: Policy) -> Comparison:
+    """Compare the first run with each of the others; every run is read once.
+
+    Raises:
+        UsageError: a run is missing or has not ended.
+    """
+    engine = open_engine(db_url, create=False)
+    runs = [_ended(engine, run_id) for run_id in run_ids]
+    first, *others = (measured_run(engine, run.id) for run in runs)
+    differences = [compare(first, other, policy) for other in others]
+    missing = {run.id: lost(first, other) for run, other in zip(runs[1:], others, strict=True)}
+    return Comparison(differences, _comparison_notes(runs, missing), _comparison_exit(runs, differences, missing))
+
+
+def _comparison_notes(runs: Sequence[Run], missing: dict[int, list[str]]) -> list[str]:
+    """What a reader must know before the figures: runs that are not comparable, plans that differ, metrics missing."""
+    first, *others = runs
+    notes = [
+        f"run {run.id} is {run.verdict if run.verdict is Verdict.INVALID else run.state}: "
+        "its figures may be the client's, or of a part only"
+        for run in runs
+        if not run.comparable
+    ]
+    notes += [
+        f"runs {first.id} and {run.id} were asked different requests: their plans differ"
+        for run in others
+        if _plan_digest(run) != _plan_digest(first)
+    ]
+    notes += [
+        f"run {run_id} has no {', '.join(metrics)}: too little was answered or streamed to compare them"
+        for run_id, metrics in missing.items()
+        if metrics
+    ]
+    return notes
+
+
+def _plan_digest(run: Run) -> str | None:
+    return run.plan.digest if run.plan else None
+
+
+def _comparison_exit(
+    runs: Iterable[Run], differences: Sequence[Sequence[Difference]], missing: dict[int, list[str]]
+) -> ExitCode:
+    """A run that is not comparable decides first, then alarms do, then what is unclear."""
+    each = [difference for pair in differences for difference in pair]
+    if not all(run.comparable for run in runs):
+        return ExitCode.INVALID
+    if any(difference.alarm for difference in each):
+        return ExitCode.FAIL
+    unclear = any(difference.unclear for difference in each) or any(missing.values())
+    return ExitCode.INCONCLUSIVE if unclear else ExitCode.PASS
+
+
+def baseline_report(db_url: str, run_id: int, days: float) -> BaselineReport:
+    """A run against earlier runs of its name, model and load.
+
+    Raises:
+        UsageError: the run is missing or not comparable, or there are too few others.
+    """
+    engine = open_engine(db_url, create=False)
+    run = _ended(engine, run_id)
+    if not run.comparable:
+        raise UsageError(f"run {run_id} is {run.verdict or run.state}: it has no valid measurement of the endpoint")
+    recent = (get_run(engine, head.id) for head in earlier_runs(run, list_runs(engine, _MAX_LISTED), days))
+    history, same_hour = choose_history(run, [earlier for earlier in recent if _same_load(earlier, run)])
+    history = history[:_MAX_HISTORY]
+    if len(history) < MIN_RUNS:
+        raise UsageError(
+            f"run {run_id} has {len(history)} finished runs named {run.name!r} of its model and load "
+            f"in the {days:g} days before it; three are needed for a baseline"
+        )
+    measured = measured_run(engine, run_id)
+    names = groups(measured)
+    found = deviations(
+        _figures(measured, names), [_figures(measured_run(engine, earlier.id), names) for earlier in history]
+    )
+    tags = explain(found, run.metadata, [earlier.metadata for earlier in history])
+    return BaselineReport(tuple(earlier.id for earlier in history), same_hour, tuple(found), tuple(tags))
+
+
+def _same_load(one: Run, other: Run) -> bool:
+    """Whether two runs asked for the same, but for their seed."""
+    return _without_seed(one.scenario.load) == _without_seed(other.scenario.load)
+
+
+def _without_seed(load: LoadConfig) -> LoadConfig:
+    return structs.replace(load, seed=0)
+
+
+def decision_of(db_url: str, run_id: int, baseline_id: int | None = None) -> Decision:
+    """What the decision table says of a stored run, against another one where it is named."""
+    engine = open_engine(db_url, create=False)
+    run = _ended(engine, run_id)
+    if run.state is not RunState.FINISHED:
+        return Decision(Action.HOLD, f"the run is {run.state}: nothing can be promoted by it")
+    success = 1.0
+    if baseline_id is not None:
+        baseline, before = _ended(engine, baseline_id), measured_run(engine, baseline_id)
+        if not baseline.comparable or not before.judged.any():
+            raise UsageError(f"run {baseline_id} cannot be a baseline: it is {baseline.verdict or baseline.state}")
+        success = float(before.ok[before.judged].mean())
+    return decide(measured_run(engine, run_id), run.verdict, success)
+
+
+def breaker_of(db_url: str, run_id: int, p99_bound_ms: float) -> Breaker:
+    """A circuit breaker's score over a stored run."""
+    engine = open_engine(db_url, create=False)
+    agents = _ended(engine, run_id).environment.gpu_agents
+    facts = [gpu for agent in agents for gpu in agent.gpus] if agents is not UNSET else []
+    sizes = [gpu.memory_bytes for gpu in facts if gpu.memory_bytes]
+    return breaker(measured_run(engine, run_id), p99_bound_ms, sum(sizes) / len(sizes) if sizes else None)
+
+
+def _ended(engine: Any, run_id: int) -> Run:
+    run = get_run(engine, run_id)
+    if run.summary is None:
+        raise UsageError(f"run {run_id} has not ended: wait for it, or see 'surgeproof recover'")
+    return run
+
+
+def _figures(measured: Measured, names: Sequence[str]) -> dict[str, dict[str, float]]:
+    return {
+        name: {metric: figure.value for metric, figure in figures_of(measured, group_mask(measured, name)).items()}
+        for name in names
+    }

@@ -1,0 +1,337 @@
+"""What is concluded from the records of a run, frozen: summary, verdicts, audit, and the stored run.
+
+Terminal, pages, reports and database all show these objects; nobody computes them twice. A ratio is
+from 0 to 1; names end in their unit.
+"""
+
+from msgspec import UNSET, Struct, UnsetType, field
+
+from surgeproof.records import GpuFacts, RunState, Verdict, WorkerFacts
+from surgeproof.scenario import Scenario
+
+
+class Interval(Struct, frozen=True):
+    """A confidence interval; an end that the sample cannot bound is None."""
+
+    low: float | None
+    high: float | None
+    confidence: float = 0.95
+
+
+class RuleVerdict(Struct, frozen=True, kw_only=True):
+    """How one SLO rule came out for one class.
+
+    Attributes:
+        observed: the metric's value in the rule's unit; None where it does not exist.
+        bound: the rule's bound in the same unit.
+        n: number of requests that decide (failures included).
+        attainment: share of requests that met a per-request bound, None for rules without one.
+        interval: confidence interval of the observed value.
+        reason: why, in one sentence.
+    """
+
+    request_class: str
+    rule: str
+    metric: str
+    unit: str
+    observed: float | None
+    bound: float
+    n: int
+    interval: Interval
+    verdict: Verdict
+    reason: str
+    attainment: float | None = None
+
+
+class AuditCheck(Struct, frozen=True):
+    """One condition that the load generator itself had to meet."""
+
+    name: str
+    observed: float | None
+    limit: float
+    unit: str
+    passed: bool
+    remedy: str
+
+
+class Audit(Struct, frozen=True):
+    """Is the client trustworthy? A run with a breach is INVALID for latency."""
+
+    checks: tuple[AuditCheck, ...] = ()
+
+    @property
+    def breaches(self) -> tuple[AuditCheck, ...]:
+        """The checks that failed."""
+        return tuple(check for check in self.checks if not check.passed)
+
+
+class Distribution(Struct, frozen=True):
+    """Quantiles, mean and extremes of `n` values, ms; None where there is no value.
+
+    Extremes are unset for histograms, which do not keep them.
+    """
+
+    n: int
+    mean: float | None = None
+    min: float | UnsetType | None = UNSET
+    max: float | UnsetType | None = UNSET
+    p50: float | None = None
+    p90: float | None = None
+    p95: float | None = None
+    p99: float | None = None
+    p99_9: float | None = field(default=None, name="p99.9")
+
+    @classmethod
+    def of_quantiles(
+        cls, n: int, mean: float | None, quantiles: dict[float, float], extremes: tuple[float, float] | None = None
+    ) -> "Distribution":
+        """From values by quantile, of which each of p50, p90, p95, p99 and p99.9 may be missing."""
+        named = {f"p{q * 100:g}".replace(".", "_"): value for q, value in quantiles.items()}
+        low, high = extremes if extremes is not None else (UNSET, UNSET)
+        return cls(n, mean, low, high, **named)
+
+
+class ClassSummary(Struct, frozen=True, kw_only=True):
+    """Figures of one request class, or of one step of a ladder. Latencies are of answered requests.
+
+    Attributes:
+        shed: refused with 429 or 503; part of `failed`.
+        duration_s: from the first planned time to the last end.
+        unknown_output_tokens: answered requests without a token count.
+        latency_ms: by metric, from the planned time.
+        service_latency_ms: by metric, from the send.
+        inter_chunk_ms: gaps between arrivals; unset for steps.
+        goodput_per_s, attainment, not_evaluable: where goodput bounds were given.
+    """
+
+    requests: int
+    sent: int
+    ok: int
+    failed: int
+    shed: int
+    cancelled: int
+    not_sent: int
+    success_ratio: float | None
+    outcomes: dict[str, int]
+    finish_reasons: dict[str, int]
+    warnings: dict[str, int]
+    duration_s: float
+    requests_per_s: float | None
+    input_tokens: int | None
+    output_tokens: int | None
+    input_tokens_per_s: float | None
+    output_tokens_per_s: float | None
+    unknown_output_tokens: int
+    latency_ms: dict[str, Distribution]
+    service_latency_ms: dict[str, Distribution]
+    goodput_per_s: float | UnsetType | None = UNSET
+    attainment: float | UnsetType | None = UNSET
+    not_evaluable: int | UnsetType = UNSET
+    inter_chunk_ms: Distribution | UnsetType = UNSET
+
+
+class Budget(Struct, frozen=True):
+    """One objective's error budget.
+
+    Attributes:
+        budget: share of requests that may miss.
+        spent: misses over those allowed; above 1 the budget is gone.
+        windows: (start in seconds, requests, burn) of equal parts of the run; burn is None without requests.
+    """
+
+    request_class: str
+    rule: str
+    budget: float
+    requests: int
+    misses: int
+    spent: float
+    windows: tuple[tuple[float, int, float | None], ...]
+
+
+class DispatchLine(Struct, frozen=True):
+    """One comparison of the load that was sent with the load that was planned.
+
+    Attributes:
+        name: what is compared, with its unit.
+        planned: by the plan; None where it plans none.
+        achieved: as it came out; None where unknown.
+        bound: what should hold, in words; None where nothing must.
+        passed: whether it does.
+    """
+
+    name: str
+    planned: float | None
+    achieved: float | None
+    bound: str | None = None
+    passed: bool | None = None
+
+
+class GpuFigure(Struct, frozen=True):
+    """One field of a GPU's samples over a run."""
+
+    n: int
+    mean: float
+    max: float
+
+
+class GpuSummary(Struct, frozen=True):
+    """Figures by GPU and sample field (None where no sample has it), and sentences about them."""
+
+    figures: dict[str, dict[str, GpuFigure | None]]
+    diagnosis: tuple[str, ...]
+
+
+class Summary(Struct, frozen=True, kw_only=True):
+    """What a run measured.
+
+    Attributes:
+        records: all, warm-up included.
+        warmup: records that are not judged.
+        classes: `all`, and every class that occurs.
+        steps: by number of users of a ladder; empty where there was none.
+        dispatch: unset for closed loops, which have no schedule.
+    """
+
+    records: int
+    warmup: int
+    classes: dict[str, ClassSummary]
+    steps: dict[str, ClassSummary]
+    gpus: GpuSummary | UnsetType = UNSET
+    budgets: tuple[Budget, ...] = ()
+    dispatch: tuple[DispatchLine, ...] | UnsetType = UNSET
+
+    @property
+    def total(self) -> ClassSummary:
+        """Figures of all requests."""
+        return self.classes["all"]
+
+
+class RunResult(Struct, frozen=True):
+    """The outcome of one run; without objectives there are no verdicts."""
+
+    run_id: int
+    verdict: Verdict | None
+    verdicts: tuple[RuleVerdict, ...]
+    audit: Audit
+    summary: Summary
+    exit_code: int
+
+
+class Host(Struct, frozen=True):
+    """The machine that sent the load."""
+
+    name: str = ""
+    system: str = ""
+    machine: str = ""
+    cpus: int | None = None
+    memory_bytes: int | None = None
+
+
+class AgentReport(Struct, frozen=True, kw_only=True):
+    """How the collection from one GPU agent went."""
+
+    url: str
+    gpus: tuple[GpuFacts, ...] = ()
+    clock_ahead_ns: int = 0
+    clock_uncertainty_ns: int = 0
+    samples_lost: int = 0
+    restarts: int = 0
+    failed_requests: int = 0
+
+
+class Environment(Struct, frozen=True, kw_only=True):
+    """What a run was made with. Nothing secret, no file paths.
+
+    Attributes:
+        scenario_revision: git commit of the scenario file's folder.
+        calibration: the host's measured ceiling, as plain data.
+        workers: what the master knows of its workers; unset without any.
+        gpu_agents: unset without any.
+    """
+
+    python: str = ""
+    packages: dict[str, str] = {}
+    host: Host = Host()
+    scenario_revision: str | None = None
+    calibration: dict[str, object] | None = None
+    workers: tuple[WorkerFacts, ...] | UnsetType = UNSET
+    gpu_agents: tuple[AgentReport, ...] | UnsetType = UNSET
+
+
+class PlanFacts(Struct, frozen=True):
+    """What identifies a stored plan."""
+
+    digest: str
+    seed: int
+    requests: int
+
+
+class RunHead(Struct, frozen=True, kw_only=True):
+    """One line of the list of runs.
+
+    Attributes:
+        id: number in this database.
+        uid: the run's global name, which export and import keep.
+        verdict: None without objectives, and until the run has ended.
+        metadata: the user's tags.
+    """
+
+    id: int
+    uid: str
+    name: str
+    state: RunState
+    started_at_ns: int
+    ended_at_ns: int | None = None
+    base_url: str
+    model: str
+    endpoint: str
+    verdict: Verdict | None = None
+    exit_code: int | None = None
+    metadata: dict[str, str] = {}
+
+    @property
+    def comparable(self) -> bool:
+        """Whether its figures are about the endpoint: it ended by itself, and its client was trustworthy."""
+        return self.state is RunState.FINISHED and self.verdict is not Verdict.INVALID
+
+
+class Run(RunHead, frozen=True, kw_only=True):
+    """A stored run; audit and summary are None until it has ended."""
+
+    scenario: Scenario
+    environment: Environment = Environment()
+    audit: Audit | None = None
+    summary: Summary | None = None
+    plan: PlanFacts | None = None
+    verdicts: tuple[RuleVerdict, ...] = ()
+
+
+class NewRun(Struct, frozen=True, kw_only=True):
+    """What is stored of a run when it begins.
+
+    Attributes:
+        spool: folder of the workers' spools.
+    """
+
+    uid: str
+    name: str
+    started_at_ns: int
+    base_url: str
+    model: str
+    endpoint: str
+    scenario: Scenario
+    metadata: dict[str, str]
+    environment: Environment
+    spool: str
+
+
+class RunEnd(Struct, frozen=True, kw_only=True):
+    """What is stored of a run when it has ended."""
+
+    state: RunState
+    ended_at_ns: int
+    verdict: Verdict | None
+    exit_code: int
+    audit: Audit
+    summary: Summary
+    environment: Environment

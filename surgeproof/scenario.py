@@ -1,0 +1,125 @@
+"""One scenario: which endpoint, which load, which objectives. Frozen, without secrets.
+
+Keys are those of docs/scenarios.md. `scenario_file` reads one from YAML and flags; what is wrong with
+one as a whole is found by `scenario_checks`.
+"""
+
+from typing import Any, Literal
+
+import msgspec
+
+from surgeproof.records import Phase
+
+DEFAULT_MAX_CONCURRENCY = 10_000
+MAX_UNCONFIRMED_S = 24 * 3600.0
+"""A plan that lasts longer must be confirmed with `allow_long`."""
+MAX_REQUESTS = 20_000_000
+"""A plan of more requests is refused before memory is taken for it: it is most likely a typing error."""
+
+
+class Timeouts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How long each phase may take, seconds; null is without limit.
+
+    `read_s` is the longest silence between two reads, the wait for the head included. The total is
+    off unless asked for: a long generation is not an error.
+    """
+
+    connect_s: float = 10.0
+    read_s: float | None = 120.0
+    first_token_s: float | None = None
+    total_s: float | None = None
+
+
+class TlsOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How the server's certificate is checked and which one we show."""
+
+    verify: bool = True
+    ca_file: str | None = None
+    client_cert: str | None = None
+    client_key: str | None = None
+
+
+class TargetConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The endpoint and the form of its requests."""
+
+    base_url: str | None = None
+    model: str | None = None
+    models: dict[str, float] = {}
+    endpoint: Literal["chat", "completions"] = "chat"
+    tls: TlsOptions = TlsOptions()
+    timeouts: Timeouts = Timeouts()
+    reuse_connections: bool = True
+    max_tokens_field: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
+    ignore_eos: bool = False
+    temperature: float | None = 0.0
+    extra_body: dict[str, Any] = {}
+
+
+class LoadConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Which requests, when.
+
+    With `concurrency` the load is a closed loop; otherwise it is an open loop whose times come from the
+    trace (`exact`) or from an arrival process at `request_rate`.
+    """
+
+    trace: str | None = None
+    profile: str | None = None
+    trace_format: str = "auto"
+    trace_columns: str | None = None
+    skip_invalid: bool = False
+    keep_clock_grid: bool = False
+    arrivals: Literal["exact", "constant", "poisson", "gamma"] | None = None
+    request_rate: float | None = None
+    burstiness: float = 1.0
+    speedup: float = 1.0
+    scale: Literal["superpose", "intensify", "thin", "compress"] | None = None
+    conserve_count: bool = True
+    turns: Literal["at_timestamp", "after_response"] = "at_timestamp"
+    prefixes: bool = True
+    block_tokens: int = 512
+    window_s: tuple[float, float] | None = None
+    limit: int | None = None
+    concurrency: tuple[int, ...] = ()
+    max_concurrency: int = DEFAULT_MAX_CONCURRENCY
+    duration_s: float | None = None
+    num_prompts: int | None = None
+    input_len: int = 512
+    output_len: int = 128
+    classes: dict[str, float] = msgspec.field(default_factory=lambda: {"P1": 1.0})
+    priorities: dict[str, int] = {}
+    warmup_s: float = 0.0
+    num_warmups: int = 0
+    drain_s: float = 30.0
+    seed: int = 1
+    allow_long: bool = False
+    tokenizer: str | None = None
+    words_per_token: float = 1.0
+
+    @property
+    def has_schedule(self) -> bool:
+        """Whether the load has planned times or a planned number of requests, rather than Locust's own users."""
+        sources = (self.trace, self.profile, self.request_rate, self.num_prompts)
+        return any(source is not None for source in sources)
+
+    def phase_of(self, index: int, since_start_ns: int) -> Phase:
+        """Warm-up by rule: the first seconds, or the first requests."""
+        early = max(0, since_start_ns) < self.warmup_s * 1e9 or index < self.num_warmups
+        return Phase.WARMUP if early else Phase.MAIN
+
+
+class Scenario(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Everything a run is made of, but for secrets."""
+
+    name: str = "unnamed"
+    target: TargetConfig = TargetConfig()
+    load: LoadConfig = LoadConfig()
+    slo: dict[str, tuple[str, ...]] = {}
+    goodput: dict[str, float] = {}
+    metadata: dict[str, str] = {}
+    processes: int = 1
+    gpu_agents: tuple[str, ...] = ()
+
+    @property
+    def closed_loop(self) -> bool:
+        """Whether users wait for their answer before they ask again."""
+        return bool(self.load.concurrency)

@@ -1,0 +1,155 @@
+"""What is wrong with a scenario as a whole: values out of range, keys that exclude or need one another. Pure."""
+
+import math
+from collections.abc import Iterator
+
+from surgeproof.records import REQUEST_CLASSES
+from surgeproof.scenario import MAX_REQUESTS, MAX_UNCONFIRMED_S, LoadConfig, Scenario
+
+_MAX_TOKENS = 10_000_000
+_MAX_USERS = 100_000
+_MAX_MODELS = 255
+_MAX_PROCESSES = 1024
+
+
+def problems_of(scenario: Scenario) -> list[str]:
+    """Every problem, in the order in which a reader should fix them; empty for a usable scenario."""
+    load = scenario.load
+    return [
+        *_unknown_classes(scenario),
+        *(f"{place} must be a finite number that is not negative" for place in _unusable_numbers(scenario)),
+        *_too_much(scenario),
+        *_model_problems(scenario),
+        *_exclusive_keys(load),
+        *_weight_problems(load),
+        *_not_positive(load),
+        *_missing(load),
+    ]
+
+
+def _unknown_classes(scenario: Scenario) -> Iterator[str]:
+    known = f"known are {', '.join(REQUEST_CLASSES)}"
+    for name in (*scenario.load.classes, *scenario.load.priorities):
+        if name not in REQUEST_CLASSES:
+            yield f"load.classes: unknown class {name!r}; {known}"
+    for name in scenario.slo:
+        if name not in (*REQUEST_CLASSES, "all", "preset"):
+            yield f"slo: unknown class {name!r}; {known} and all"
+
+
+def _unusable_numbers(scenario: Scenario) -> Iterator[str]:
+    """Places of numbers that no clock, server or database can take."""
+    load, timeouts = scenario.load, scenario.target.timeouts
+    numbers: dict[str, float | None] = {
+        "load.warmup_s": load.warmup_s,
+        "load.num_warmups": load.num_warmups,
+        "load.drain_s": load.drain_s,
+        "target.timeouts.connect_s": timeouts.connect_s,
+        "target.timeouts.read_s": timeouts.read_s,
+        "target.timeouts.first_token_s": timeouts.first_token_s,
+        "target.timeouts.total_s": timeouts.total_s,
+        "target.temperature": scenario.target.temperature,
+        "load.burstiness": load.burstiness,
+        "load.speedup": load.speedup,
+        "load.words_per_token": load.words_per_token,
+    }
+    numbers |= {f"load.classes.{name}": weight for name, weight in load.classes.items()}
+    for place, value in numbers.items():
+        if value is not None and not 0 <= value < math.inf:
+            yield place
+    for name in ("connect_s", "read_s", "first_token_s", "total_s"):
+        if getattr(timeouts, name) == 0:
+            yield f"target.timeouts.{name} (above 0)"
+    if not 0 <= load.seed < 2**63:
+        yield "load.seed (below 2^63)"
+
+
+def _too_much(scenario: Scenario) -> Iterator[str]:
+    """Loads that no host can plan or send: refused before memory is taken for them."""
+    load = scenario.load
+    if not 1 <= scenario.processes <= _MAX_PROCESSES:
+        yield f"processes must lie between 1 and {_MAX_PROCESSES}, not {scenario.processes}"
+    if load.duration_s is not None and load.duration_s > MAX_UNCONFIRMED_S and not load.allow_long:
+        days = load.duration_s / 86_400
+        yield f"load.duration_s: {days:.1f} days; shorten it, or confirm with --allow-long (load.allow_long)"
+    if _requests(load) > MAX_REQUESTS:
+        yield f"the load asks for {_requests(load):.3g} requests; a run plans {MAX_REQUESTS:,} at most"
+    if max(load.input_len, load.output_len) > _MAX_TOKENS:
+        yield f"load.input_len and load.output_len must be {_MAX_TOKENS:,} tokens or less"
+    if max(load.concurrency, default=0) > _MAX_USERS:
+        yield f"load.concurrency: a step takes {_MAX_USERS:,} users at most"
+
+
+def _requests(load: LoadConfig) -> float:
+    """Requests that the load asks for by its keys; 0 where only the trace tells."""
+    limits = [float(count) for count in (load.num_prompts, load.limit) if count is not None]
+    if load.request_rate is not None and load.duration_s is not None and not math.isinf(load.request_rate):
+        limits.append(load.request_rate * load.duration_s)
+    # A trace that is replayed as it is holds no more than its rows.
+    requests = min(limits, default=0.0) if load.trace is None or load.request_rate is not None else 0.0
+    return requests * max(1, len(load.concurrency))
+
+
+def _model_problems(scenario: Scenario) -> Iterator[str]:
+    models = scenario.target.models
+    usable = all(0 <= weight < 1e9 for weight in models.values())
+    if models and (not usable or sum(models.values()) <= 0 or len(models) > _MAX_MODELS):
+        yield f"target.models: the weights of at most {_MAX_MODELS} models must be positive"
+    if models and scenario.target.model is not None:
+        yield "target: name one model, or several models with their weights, not both"
+
+
+def _exclusive_keys(load: LoadConfig) -> Iterator[str]:
+    """Keys that contradict each other."""
+    unlimited = load.request_rate is not None and math.isinf(load.request_rate)
+    if load.concurrency and load.request_rate is not None and not unlimited:
+        yield "load.concurrency: users of a closed loop have no request_rate; leave one of the two out"
+    if load.profile is not None and unlimited:
+        yield "load.request_rate: a profile has arrivals of its own; an unlimited rate has none"
+    if load.profile is not None and load.arrivals is not None:
+        yield "load.arrivals: a profile has arrivals of its own; leave one of the two out"
+    if load.profile is not None and load.window_s is not None:
+        yield "load.window_s: cuts a trace; a profile is cut by load.duration_s"
+    if load.scale is not None and (load.profile is None or load.request_rate is None):
+        yield "load.scale: says how load.request_rate changes load.profile; both are needed"
+    if load.turns == "after_response" and load.concurrency:
+        yield "load.turns: users of a closed loop wait for their answers anyway; leave one of the two out"
+    if load.trace is not None and load.profile is not None:
+        yield "load.trace and load.profile: give one of them"
+
+
+def _weight_problems(load: LoadConfig) -> Iterator[str]:
+    if not load.classes or sum(load.classes.values()) <= 0 or min(load.classes.values()) < 0:
+        yield "load.classes: the weights must be positive"
+
+
+def _not_positive(load: LoadConfig) -> Iterator[str]:
+    positive = (
+        "request_rate", "burstiness", "speedup", "limit", "max_concurrency", "duration_s", "num_prompts",
+        "input_len", "output_len", "words_per_token", "block_tokens",
+    )  # fmt: skip
+    for key in positive:
+        value = getattr(load, key)
+        if value is not None and not value > 0:
+            yield f"load.{key} must be above 0, not {value:g}"
+    if any(users < 1 for users in load.concurrency):
+        yield "load.concurrency: each step needs at least 1 user"
+    if load.window_s is not None and not 0 <= load.window_s[0] < load.window_s[1]:
+        yield "load.window_s must be [start, end] in seconds with start before end"
+
+
+def _missing(load: LoadConfig) -> Iterator[str]:
+    """What the load still needs; one sentence at most, since each would follow from the one before."""
+    unlimited = load.request_rate is not None and math.isinf(load.request_rate)
+    if load.arrivals == "exact" and load.trace is None:
+        yield "load.arrivals: exact needs a trace (load.trace or --trace)"
+    elif load.arrivals in ("constant", "poisson", "gamma") and load.request_rate is None:
+        yield f"load.arrivals: {load.arrivals} needs load.request_rate (--request-rate)"
+    elif load.concurrency and load.duration_s is None and load.num_prompts is None:
+        yield "a closed loop needs load.duration_s (--duration) or load.num_prompts (--num-prompts)"
+    elif load.concurrency or load.trace is not None or load.profile is not None:
+        return
+    elif not load.has_schedule:
+        yield "no load: give --trace, --profile, --request-rate, --concurrency or --num-prompts"
+    elif load.num_prompts is None and (load.duration_s is None or unlimited or load.request_rate is None):
+        yield "the load has no end: give --duration or --num-prompts"

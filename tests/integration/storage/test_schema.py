@@ -1,0 +1,89 @@
+"""The schema: new, upgraded with its data, refused when newer."""
+
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+
+from surgeproof.errors import StoreError
+from surgeproof.storage import migrations, schema, tables
+from surgeproof.storage.queries import get_run
+from surgeproof.storage.schema import HEAD
+from surgeproof.storage.store import Store, open_engine
+from tests.integration.storage.examples import RUN
+
+NEXT = """
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0002"
+down_revision = "0001"
+
+
+def upgrade():
+    op.add_column("runs", sa.Column("colour", sa.Text(), nullable=True))
+    op.execute({statement!r})
+"""
+
+
+def differences(engine: sa.Engine) -> list[object]:
+    """What Alembic would change to make the database like the tables of the code."""
+    from alembic.autogenerate import compare_metadata
+    from alembic.migration import MigrationContext
+
+    with engine.connect() as connection:
+        return list(compare_metadata(MigrationContext.configure(connection), tables.metadata))
+
+
+def next_version(monkeypatch: pytest.MonkeyPatch, folder: Path, statement: str) -> None:
+    """Pretend to be the next version, whose one migration ends with a statement."""
+    own = Path(migrations.__file__).parent
+    (folder / "versions").mkdir(parents=True)
+    for name in ("env.py", "versions/v0001_first.py"):
+        (folder / name).write_text((own / name).read_text())
+    (folder / "versions" / "v0002_next.py").write_text(NEXT.format(statement=statement))
+    monkeypatch.setattr(schema, "_MIGRATIONS", str(folder))
+    monkeypatch.setattr(schema, "HEAD", "0002")
+
+
+def columns(url: str) -> set[str]:
+    engine = sa.create_engine(url.replace("postgresql://", "postgresql+psycopg://"), poolclass=sa.NullPool)
+    return {column["name"] for column in sa.inspect(engine).get_columns("runs")}
+
+
+def test_a_new_database_has_the_schema_of_the_code(url: str) -> None:
+    engine = open_engine(url)
+    assert differences(engine) == []
+    with engine.connect() as connection:
+        assert connection.execute(sa.select(tables.alembic_version.c.version_num)).scalars().all() == [HEAD]
+
+
+def test_an_older_database_is_upgraded_and_keeps_its_runs(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_id = Store(url).create_run(RUN)
+    next_version(monkeypatch, tmp_path / "migrations", "UPDATE runs SET colour = 'red'")
+    assert get_run(open_engine(url), run_id).uid == RUN.uid
+    assert "colour" in columns(url)
+    assert get_run(open_engine(url), run_id).uid == RUN.uid
+
+
+def test_a_migration_that_fails_leaves_the_database_as_it_was(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_id = Store(url).create_run(RUN)
+    with monkeypatch.context() as patch:
+        next_version(patch, tmp_path / "migrations", "UPDATE no_such_table SET x = 1")
+        with pytest.raises(StoreError, match="no_such_table"):
+            open_engine(url)
+    assert "colour" not in columns(url)
+    assert get_run(open_engine(url), run_id).uid == RUN.uid
+
+
+def test_a_newer_database_is_refused(url: str) -> None:
+    store = Store(url)
+    with store.engine.begin() as connection:
+        connection.execute(sa.update(tables.alembic_version).values(version_num="0999"))
+    store.close()
+    with pytest.raises(StoreError, match="schema 0999, written by a newer Surgeproof"):
+        open_engine(url)

@@ -1,0 +1,76 @@
+"""Reports for pipelines: what a JUnit reader and a Markdown reader get of one judged run."""
+
+import json
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+import pytest
+
+from surgeproof.ci.documents import result_document
+from surgeproof.ci.reports import as_junit, as_markdown, write_reports
+from surgeproof.errors import ConfigError
+from surgeproof.records import Verdict
+from surgeproof.results import Audit, AuditCheck, RunResult
+from surgeproof.slo.rules import parse_objectives
+from surgeproof.slo.summary import summarise
+from surgeproof.slo.verdict import judge
+from tests.unit.slo.columns import measured
+
+
+def judged(audit: Audit | None = None) -> RunResult:
+    """400 requests of 100 ms under one rule that passes, one that fails, and one that needs more of them."""
+    held = measured([100.0] * 400)
+    rules = parse_objectives({"P0": ("ttft p99 < 350ms", "ttft p99 < 50ms", "success >= 99.99%")})
+    verdicts = tuple(judge(held, rules, Audit()))
+    return RunResult(7, Verdict.FAIL, verdicts, audit or Audit(), summarise(held), 3)
+
+
+def test_junit_has_a_case_for_each_objective() -> None:
+    suite = ET.fromstring(as_junit(judged()))
+    assert (suite.get("tests"), suite.get("failures"), suite.get("errors")) == ("3", "1", "1")
+    passed, failed, unclear = suite.findall("testcase")
+    assert (passed.get("classname"), passed.get("name"), len(passed)) == ("slo.P0", "ttft p99 < 350ms", 0)
+    assert failed.find("failure") is not None
+    error = unclear.find("error")
+    assert error is not None
+    assert error.get("type") == "INCONCLUSIVE"
+    assert "more requests like these would decide" in (error.get("message") or "")
+
+
+def test_markdown_shows_the_board_and_the_audit() -> None:
+    breach = Audit((AuditCheck("send_lag_p99", 9.0, 5.0, "ms", False, "use --processes 4 | or less"),))
+    text = as_markdown(judged(breach))
+    assert text.startswith("## Run 7: FAIL (exit 3)\n")
+    assert "| P0 | ttft p99 < 350ms | 100.0 ms |" in text
+    assert "client audit, send_lag_p99: use --processes 4 \\| or less" in text
+    table = [line for line in text.splitlines() if line.startswith("|")]
+    assert {line.replace("\\|", "").count("|") for line in table} == {8}
+
+
+def test_plain_data_names_the_exit_code() -> None:
+    plain = result_document(judged())
+    assert (plain["run"], plain["verdict"], plain["exit_code"]) == (7, "FAIL", 3)
+    assert [verdict["verdict"] for verdict in plain["verdicts"]] == ["PASS", "FAIL", "INCONCLUSIVE"]
+
+
+def test_a_report_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="cannot write the report"):
+        write_reports(judged(), tmp_path / "no" / "slo.xml", None)
+    write_reports(judged(), tmp_path / "slo.xml", tmp_path / "slo.md")
+    assert (tmp_path / "slo.md").read_text().startswith("## Run 7")
+
+
+def test_a_breached_audit_is_an_error_of_its_own() -> None:
+    """Even where no objective is about latencies, an INVALID run is not green."""
+    held = measured([100.0] * 4000)
+    verdicts = tuple(judge(held, parse_objectives({"P0": ("success >= 99%",)}), Audit()))
+    breach = Audit((AuditCheck("send_lag_p99", 9.0, 5.0, "ms", False, "use --processes 4"),))
+    suite = ET.fromstring(as_junit(RunResult(7, Verdict.INVALID, verdicts, breach, summarise(held), 5)))
+    assert (suite.get("tests"), suite.get("failures"), suite.get("errors")) == ("2", "0", "1")
+
+
+def test_intervals_of_means_are_plain_data() -> None:
+    held = measured([100.0] * 4000)
+    verdicts = tuple(judge(held, parse_objectives({"P0": ("ttft mean < 1s", "requests_per_s > 1")}), Audit()))
+    plain = result_document(RunResult(7, Verdict.PASS, verdicts, Audit(), summarise(held), 0))
+    assert len(json.loads(json.dumps(plain, allow_nan=False))["verdicts"]) == 2

@@ -1,0 +1,134 @@
+"""The client's audit: each breach is found, named and comes with a remedy."""
+
+from typing import Any
+
+import pytest
+
+from surgeproof.columns import RecordColumns
+from surgeproof.loadgen.audit import audit_run, send_lag_ms, with_objectives
+from surgeproof.records import HealthSample, WorkerFacts
+from surgeproof.results import Audit, AuditCheck
+
+MS = 1_000_000
+
+
+def columns(count: int = 100, lag_ms: float = 0.2, **changes: Any) -> dict[str, Any]:
+    planned = [index * 10 * MS for index in range(count)]
+    return {
+        "intended_at_ns": planned,
+        "sent_at_ns": [at + round(lag_ms * MS) for at in planned],
+        "connect_at_ns": [None] * count,
+        "connected_at_ns": [None] * count,
+        "outcome": ["ok"] * count,
+        "input_tokens": [110] * count,
+        "planned_input_tokens": [100] * count,
+    } | changes
+
+
+def sample(**changes: Any) -> HealthSample:
+    values = {"at_ns": 0, "cpu_share": 0.3, "loop_lag_ns": MS, "gc_pause_ns": 0, "in_flight": 1, "waiting": 0}
+    return HealthSample(**values | {"clock_step_ns": 0} | changes)
+
+
+def breaches(held: dict[str, Any], health: dict[int, list[HealthSample]] | None = None, **options: Any) -> set[str]:
+    settings = {"open_loop": True, "interrupted": False, "tightest_ms": None} | options
+    audit = audit_run(RecordColumns.of(held), health or {0: [sample()]}, **settings)
+    assert all(check.remedy for check in audit.breaches)
+    return {check.name for check in audit.breaches}
+
+
+def test_a_healthy_client_passes() -> None:
+    assert breaches(columns()) == set()
+
+
+def test_late_sends_void_the_run() -> None:
+    assert "send_lag_p99" in breaches(columns(lag_ms=6))
+
+
+def test_the_lag_limit_follows_the_tightest_objective() -> None:
+    """2 % of 800 ms is 16 ms."""
+    assert breaches(columns(lag_ms=6), tightest_ms=800.0) == set()
+
+
+def test_time_to_connect_is_not_the_clients() -> None:
+    held = columns(lag_ms=50)
+    held["connect_at_ns"] = held["intended_at_ns"]
+    held["connected_at_ns"] = [at + 49 * MS for at in held["intended_at_ns"]]
+    assert send_lag_ms(RecordColumns.of(held)).max() == pytest.approx(1.0)
+    assert breaches(held) == set()
+
+
+def test_unsent_plans_void_the_run_unless_the_user_ended_it() -> None:
+    held = columns(outcome=["ok"] * 99 + ["not_sent"])
+    assert breaches(held) == {"not_sent"}
+    assert breaches(held, interrupted=True) == set()
+
+
+def test_a_rate_that_was_not_reached_voids_the_run() -> None:
+    """183.5 instead of 200 a second: the planned second took 9 % longer."""
+    held = columns(400)
+    held["sent_at_ns"] = [round(at * 200 / 183.5) for at in held["intended_at_ns"]]
+    assert {"achieved_rate_error", "send_lag_p99"} <= breaches(held)
+
+
+def test_bursts_that_were_smoothed_void_the_run() -> None:
+    """Eighty requests at every other second, sent evenly instead."""
+    held = columns(1600)
+    held["intended_at_ns"] = [(index // 80) * 2000 * MS for index in range(1600)]
+    held["sent_at_ns"] = [index * 25 * MS for index in range(1600)]
+    assert "dispersion_error" in breaches(held)
+
+
+def test_a_busy_worker_is_named() -> None:
+    found = audit_run(
+        RecordColumns.of(columns()),
+        {0: [sample()], 1: [sample(cpu_share=0.99)]},
+        open_loop=True,
+        interrupted=False,
+        tightest_ms=None,
+    )
+    assert "worker 1: 99%" in found.breaches[0].remedy
+
+
+@pytest.mark.parametrize(
+    ("change", "name"),
+    [
+        ({"loop_lag_ns": 200 * MS}, "loop_lag_p99"),
+        ({"gc_pause_ns": 80 * MS}, "gc_pause_max"),
+        ({"reads": 1000, "late_reads": 30}, "late_reads_share"),
+        ({"clock_step_ns": -2000 * MS}, "clock_step_max"),
+    ],
+)
+def test_a_stalled_client_voids_the_run(change: dict[str, int], name: str) -> None:
+    assert breaches(columns(), {0: [sample(**change)]}) == {name}
+
+
+def test_prompts_of_another_size_than_planned_are_found() -> None:
+    assert breaches(columns(input_tokens=[220] * 100)) == {"prompt_tokens_error"}
+    assert breaches(columns(input_tokens=[None] * 100)) == set()
+
+
+def test_nothing_measured_is_no_crash() -> None:
+    empty = {name: [] for name in columns()}
+    assert breaches(empty, {}) == set()
+
+
+def test_a_lost_worker_and_a_vague_clock_are_named() -> None:
+    held = RecordColumns.of(columns())
+    lost = WorkerFacts(1, "b", failure_reason="stopped answering about 7 s after the start")
+    audit = audit_run(held, {}, (WorkerFacts(0, "a"), lost), open_loop=True, interrupted=False, tightest_ms=None)
+    assert [check.name for check in audit.breaches] == ["workers_lost"]
+    assert audit.breaches[0].remedy == "worker 1 on b stopped answering about 7 s after the start"
+    vague = WorkerFacts(0, "a", clock_uncertainty_ns=5_100_000)
+    audit = audit_run(held, {}, (vague,), open_loop=True, interrupted=False, tightest_ms=None)
+    assert [check.name for check in audit.breaches] == ["clock_uncertainty_max"]
+
+
+def test_an_audit_is_with_objectives_other_objectives() -> None:
+    """185 ms of lag are 2 % of nothing that asks for 50 ms, and allowed under an objective of a minute."""
+    lag = AuditCheck("send_lag_p99", 185.0, 1200.0, "ms", True, "")
+    other = AuditCheck("loop_lag_p99", 3.0, 100.0, "ms", True, "")
+    held = with_objectives(Audit((lag, other)), 50.0)
+    assert [check.name for check in held.breaches] == ["send_lag_p99"]
+    assert held.checks[0].limit == 5.0
+    assert not with_objectives(held, 60_000.0).breaches
