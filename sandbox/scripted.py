@@ -16,7 +16,9 @@ import time
 from types import TracebackType
 from typing import Any
 
-_PATIENCE_S = 1.0
+Exchange = dict[str, Any]
+"""One answer, in the form of the wire cases."""
+_JOIN_TIMEOUT_S = 1.0
 
 
 class ScriptedServer:
@@ -31,7 +33,7 @@ class ScriptedServer:
 
     def __init__(
         self,
-        exchanges: list[dict[str, Any]],
+        exchanges: list[Exchange],
         tls: ssl.SSLContext | None = None,
         host: str = "127.0.0.1",
         accept_delay_s: float = 0.0,
@@ -67,14 +69,14 @@ class ScriptedServer:
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
         # First the acceptor, so that no connection is served after those that are shut down here.
-        self._acceptor.join(_PATIENCE_S)
+        self._acceptor.join(_JOIN_TIMEOUT_S)
         with self._lock:
             left, threads = list(self._open), list(self._threads)
         for connection in left:
             with contextlib.suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)
         for thread in threads:
-            thread.join(_PATIENCE_S)
+            thread.join(_JOIN_TIMEOUT_S)
 
     def _accept_for_ever(self) -> None:
         while True:
@@ -134,27 +136,31 @@ class ScriptedServer:
             return False
         return bool(exchange["close"] != "clean")
 
-    def _play(self, connection: socket.socket, exchange: dict[str, Any]) -> None:
-        time.sleep(exchange["head_delay_ms"] / 1000)
-        chunks = [(chunk["delay_ms"] / 1000, _bytes_of(chunk)) for chunk in exchange["chunks"]]
-        chunked = exchange["framing"] == "chunked"
-        headers = dict(exchange["headers"])
-        if chunked:
-            headers["Transfer-Encoding"] = "chunked"
-        elif exchange["framing"] == "length":
-            length = sum(len(data) for _, data in chunks)
-            headers.setdefault("Content-Length", str(length if exchange["complete_body"] else length + 100))
-        lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
-        connection.sendall(
-            f"HTTP/{exchange['http_version']} {exchange['http_status']} Scripted\r\n{lines}\r\n".encode()
-        )
+    def _play(self, connection: socket.socket, exchange: Exchange) -> None:
         due = time.monotonic()
-        for delay_s, data in chunks:
+        for delay_s, data in reply_bytes(exchange):
             due += delay_s
             time.sleep(max(0.0, due - time.monotonic()))
-            connection.sendall(b"%x\r\n%s\r\n" % (len(data), data) if chunked else data)
-        if chunked and exchange["complete_body"]:
-            connection.sendall(b"0\r\n\r\n")
+            connection.sendall(data)
+
+
+def reply_bytes(exchange: Exchange) -> list[tuple[float, bytes]]:
+    """What is written for an exchange: (seconds after the write before, bytes), the head first."""
+    chunks = [(chunk["delay_ms"] / 1000, _bytes_of(chunk)) for chunk in exchange["chunks"]]
+    chunked = exchange["framing"] == "chunked"
+    headers = dict(exchange["headers"])
+    if chunked:
+        headers["Transfer-Encoding"] = "chunked"
+    elif exchange["framing"] == "length":
+        length = sum(len(data) for _, data in chunks)
+        headers.setdefault("Content-Length", str(length if exchange["complete_body"] else length + 100))
+    lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+    head = f"HTTP/{exchange['http_version']} {exchange['http_status']} Scripted\r\n{lines}\r\n".encode()
+    writes = [(exchange["head_delay_ms"] / 1000, head)]
+    writes += [(delay, b"%x\r\n%s\r\n" % (len(data), data) if chunked else data) for delay, data in chunks]
+    if chunked and exchange["complete_body"]:
+        writes.append((0.0, b"0\r\n\r\n"))
+    return writes
 
 
 def _bytes_of(chunk: dict[str, Any]) -> bytes:
@@ -163,7 +169,7 @@ def _bytes_of(chunk: dict[str, Any]) -> bytes:
     return base64.b64decode(chunk["bytes_b64"])
 
 
-def exchange(*chunks: tuple[int, str], **changes: Any) -> dict[str, Any]:
+def exchange(*chunks: tuple[int, str], **changes: Any) -> Exchange:
     """A 200 event stream of (delay in ms, text) chunks; keyword arguments change its fields."""
     return {
         "http_status": 200,
