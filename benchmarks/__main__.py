@@ -9,9 +9,9 @@ import platform
 import tempfile
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 from surgeproof.benchmarks.measure import Case, build, closed_loop, measure, open_loop
+from surgeproof.strict_json import JsonObject
 
 RESULTS = Path(__file__).resolve().parent / "results"
 CASES: dict[str, Case] = {
@@ -30,7 +30,7 @@ CASES: dict[str, Case] = {
 def main() -> None:
     """Measure every case `BENCH_REPEATS` times (default 1) and keep medians by events a second."""
     repeats = int(os.environ.get("BENCH_REPEATS", "1"))
-    report: dict[str, Any] = {
+    report: JsonObject = {
         "at": datetime.now(UTC).isoformat(timespec="seconds"),
         "host": {
             "machine": platform.machine(),

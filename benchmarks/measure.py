@@ -17,13 +17,13 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from surgeproof.errors import UsageError
+from surgeproof.strict_json import JsonObject
 
 _SOURCE = Path(__file__).with_name("null_endpoint.c")
 _PATIENCE_S = 240.0
@@ -69,7 +69,7 @@ def build(folder: Path) -> Path:
     return program
 
 
-def measure(program: Path, case: Case) -> dict[str, Any]:
+def measure(program: Path, case: Case) -> JsonObject:
     """Run one case and describe it.
 
     Raises:
@@ -113,7 +113,7 @@ def _pinned(core: int | None, command: list[str]) -> list[str]:
     return ["taskset", "-c", str(core), *command] if core is not None and shutil.which("taskset") else command
 
 
-def _described(folder: Path, started_ns: int, run: dict[str, Any]) -> dict[str, Any]:
+def _described(folder: Path, started_ns: int, run: JsonObject) -> JsonObject:
     """Rates, cost and errors of one run; `truth` is complete only after the endpoint's log was flushed."""
     with contextlib.closing(sqlite3.connect(folder / "bench.db")) as connection:
         rows = connection.execute(

@@ -18,8 +18,8 @@ def gate(run_id: int, slo: Path | None, db: str, as_json: bool, junit: Path | No
     """Judge a stored run again; the exit code is the verdict."""
     import json
 
-    from surgeproof.ci.documents import result_document
     from surgeproof.ci.gate import gate as judge
+    from surgeproof.ci.json_output import result_document
     from surgeproof.ci.reports import write_reports
     from surgeproof.commands.board import print_result
     from surgeproof.scenario_file import load_slo

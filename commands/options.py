@@ -9,6 +9,7 @@ import click
 
 from surgeproof.errors import ConfigError
 from surgeproof.storage.database_url import DEFAULT_DATABASE_URL
+from surgeproof.strict_json import JsonObject
 
 if TYPE_CHECKING:
     from surgeproof.credentials import Secrets
@@ -75,7 +76,7 @@ def tls_options(command: Any) -> Any:
     return command
 
 
-def tls_of(flags: dict[str, Any]) -> dict[str, Any] | None:
+def tls_of(flags: JsonObject) -> JsonObject | None:
     """The scenario's `tls` from flags; None where none was given."""
     tls = {name: flags[name] for name in ("ca_file", "client_cert", "client_key") if flags[name]}
     return (tls | ({"verify": False} if flags["insecure"] else {})) or None

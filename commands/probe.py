@@ -39,6 +39,7 @@ def probe(
     from surgeproof.loadgen.endpoint import base_url_of, check_endpoint
     from surgeproof.loadgen.probe import probe as send
     from surgeproof.scenario_file import load_target, parse_duration_s
+    from surgeproof.strict_json import plain
 
     if max_tokens < 1:
         raise ConfigError("--max-tokens must be at least 1")
@@ -54,14 +55,14 @@ def probe(
     )
     secrets = secrets_of(api_key, headers)
     if model is None:
-        found = check_endpoint(target, secrets)
-        facts = send(target, found.base_url, found.model, prompt, max_tokens, secrets)
+        checked = check_endpoint(target, secrets)
+        result = send(target, checked.base_url, checked.model, prompt, max_tokens, secrets)
     else:
-        facts = send(target, base_url_of(target), model, prompt, max_tokens, secrets)
+        result = send(target, base_url_of(target), model, prompt, max_tokens, secrets)
     if as_json:
-        click.echo(json.dumps(facts, allow_nan=False))
+        click.echo(json.dumps(plain(result), allow_nan=False))
     else:
         from surgeproof.commands.tables import print_probe
 
-        print_probe(facts)
-    sys.exit(ExitCode.PASS if facts["outcome"] == Outcome.OK else ExitCode.FAIL)
+        print_probe(result)
+    sys.exit(ExitCode.PASS if result.outcome == Outcome.OK else ExitCode.FAIL)

@@ -153,11 +153,12 @@ def estimate(
     import json
 
     from surgeproof.runs.gpu_estimate import estimate_run, estimate_steps_file, estimate_target, fit_estimator
+    from surgeproof.strict_json import plain
 
     if (steps is None) == (not run_ids):
         raise ConfigError("say what to estimate: --steps FILE or --run ID")
     if steps is not None:
-        found = estimate_steps_file(steps, gpu_name)
+        rows = estimate_steps_file(steps, gpu_name)
     else:
         target = estimate_target(gpu_name, config, weights, kv_cache, gpus)
         if calibrate:
@@ -167,10 +168,10 @@ def estimate(
                 f"prompts {fit.prefill_scale:.2g} times the work of a lean engine",
                 err=as_json,
             )
-        found = [row for run_id in run_ids for row in estimate_run(db, run_id, target)]
+        rows = [row for run_id in run_ids for row in estimate_run(db, run_id, target)]
     if as_json:
-        click.echo(json.dumps(found, allow_nan=False))
+        click.echo(json.dumps(plain(rows), allow_nan=False))
     else:
         from surgeproof.commands.review_tables import print_estimates
 
-        print_estimates(found)
+        print_estimates(rows)

@@ -1,11 +1,11 @@
 """Comparisons, baselines and needs as tables on a terminal."""
 
 from collections.abc import Sequence
-from typing import Any
 
 from rich.table import Table
 
 from surgeproof.commands.terminal import new_console
+from surgeproof.runs.gpu_estimate import EstimateRow
 from surgeproof.slo.baseline import BaselineReport
 from surgeproof.slo.compare import Difference
 from surgeproof.slo.sample_size import Need
@@ -56,18 +56,22 @@ def print_needs(needs: Sequence[Need]) -> None:
     new_console().print(table)
 
 
-def print_estimates(rows: Sequence[dict[str, Any]]) -> None:
+def print_estimates(rows: Sequence[EstimateRow]) -> None:
     """Busy shares with their 90 % intervals, and what limits."""
     table = Table(title="Estimated, % of the time (90 % interval)", title_justify="left", show_edge=False)
-    counted = any(row.get("sm_counted") is not None for row in rows)
+    counted = any(isinstance(row.sm_counted, float) for row in rows)
     for name in ("", "SM busy", "DRAM", "tensor", "limit", *(("SM counted", "DRAM counted") if counted else ())):
         table.add_column(name, justify="left" if name in ("", "limit") else "right")
-    for place, row in enumerate(rows):
+    for row in rows:
         shares = [
-            f"{row[f'{key}_pct']:.1f} ({row[f'{key}_low']:.0f}–{row[f'{key}_high']:.0f})"
-            for key in ("sm", "dram", "tensor")
+            f"{share:.1f} ({low:.0f}–{high:.0f})"
+            for share, low, high in (
+                (row.sm_pct, row.sm_low, row.sm_high),
+                (row.dram_pct, row.dram_low, row.dram_high),
+                (row.tensor_pct, row.tensor_low, row.tensor_high),
+            )
         ]
-        seen = [row.get(f"{key}_counted") for key in ("sm", "dram")] if counted else []
-        cells = ["–" if value is None else f"{value:.1f}" for value in seen]
-        table.add_row(str(row.get("label", place)), *shares, row["limit"], *cells)
+        values = (row.sm_counted, row.dram_counted) if counted else ()
+        cells = [f"{value:.1f}" if isinstance(value, float) else "–" for value in values]
+        table.add_row(row.label, *shares, row.limit, *cells)
     new_console().print(table)

@@ -19,6 +19,7 @@ from surgeproof.commands.options import (
     tls_options,
 )
 from surgeproof.errors import ConfigError
+from surgeproof.strict_json import JsonObject
 
 if TYPE_CHECKING:
     from surgeproof.credentials import Secrets
@@ -125,7 +126,7 @@ def run_and_show(scenario: "Scenario", secrets: "Secrets", db: str, path: Path |
     if as_json:
         import json
 
-        from surgeproof.ci.documents import run_document
+        from surgeproof.ci.json_output import run_document
         from surgeproof.storage.queries import get_run
         from surgeproof.storage.store import open_engine
 
@@ -160,11 +161,11 @@ def _run_with_progress(
         return run_scenario(locust, scenario, secrets, db, path, progress.begin, progress.advance)
 
 
-def _overrides(flags: dict[str, Any]) -> dict[str, Any]:
+def _overrides(flags: JsonObject) -> JsonObject:
     """Flags that were given, by their key in a scenario."""
     from surgeproof.scenario_file import load_slo, parse_duration_s
 
-    out: dict[str, Any] = {}
+    out: JsonObject = {}
     for name in ("base_url", "model", "endpoint"):
         out[f"target.{name}"] = flags[name]
     for name in (

@@ -31,7 +31,7 @@ def list_command(db: str, as_json: bool) -> None:
 
     heads = list_runs(open_engine(db, create=False))
     if as_json:
-        from surgeproof.ci.documents import runs_document
+        from surgeproof.ci.json_output import runs_document
 
         click.echo(json.dumps(runs_document(heads), allow_nan=False))
         return
@@ -53,7 +53,7 @@ def show(run_id: int, db: str, as_json: bool) -> None:
 
     run = get_run(open_engine(db, create=False), run_id)
     if as_json:
-        from surgeproof.ci.documents import run_document
+        from surgeproof.ci.json_output import run_document
 
         click.echo(json.dumps(run_document(run), allow_nan=False))
         return

@@ -1,15 +1,16 @@
 """Stored runs and traces as tables on a terminal."""
 
 from collections.abc import Sequence
-from typing import Any
 
 from rich.table import Table
 
 from surgeproof.commands.board import audit_lines, latency_table, print_board, print_gpus
 from surgeproof.commands.terminal import new_console
+from surgeproof.loadgen.probe import ProbeResult
 from surgeproof.results import Audit, Budget, DispatchLine, Run, RunHead
 from surgeproof.slo.wording import counts_line, notices, when
 from surgeproof.traces.goodness import Goodness
+from surgeproof.traces.inspection import TraceFacts
 
 
 def print_runs(heads: list[RunHead]) -> None:
@@ -86,34 +87,34 @@ def _dispatch_table(lines: Sequence[DispatchLine]) -> Table:
     return table
 
 
-def print_trace(facts: dict[str, Any]) -> None:
+def print_trace(facts: TraceFacts) -> None:
     """What `traces inspect` found."""
     table = Table(show_header=False, show_edge=False)
     table.add_column()
     table.add_column()
-    dropped = ", ".join(f"{count} {reason}" for reason, count in facts["dropped"].items()) or "none"
-    table.add_row("file", f"{facts['source']} ({facts['format']})")
+    dropped = ", ".join(f"{count} {reason}" for reason, count in facts.dropped.items()) or "none"
+    table.add_row("file", f"{facts.source} ({facts.format})")
     counted = ", ".join(
-        f"{facts[key]} {text}"
+        f"{getattr(facts, key)} {text}"
         for key, text in (("out_of_order", "out of order"), ("repeated", "repeated"), ("blank_lines", "blank lines"))
-        if facts[key]
+        if getattr(facts, key)
     )
-    table.add_row("rows", f"{facts['rows']}, dropped: {dropped}" + (f"; {counted}" if counted else ""))
-    table.add_row("span", f"{facts['span_s']:g} s")
-    table.add_row("mean rate", "–" if facts["mean_rate_per_s"] is None else f"{facts['mean_rate_per_s']:.4g} /s")
-    table.add_row("gap CV", "–" if facts["gap_cv"] is None else f"{facts['gap_cv']:.3g} (Poisson: 1)")
+    table.add_row("rows", f"{facts.rows}, dropped: {dropped}" + (f"; {counted}" if counted else ""))
+    table.add_row("span", f"{facts.span_s:g} s")
+    table.add_row("mean rate", "–" if facts.mean_rate_per_s is None else f"{facts.mean_rate_per_s:.4g} /s")
+    table.add_row("gap CV", "–" if facts.gap_cv is None else f"{facts.gap_cv:.3g} (Poisson: 1)")
     spread = ", ".join(
-        f"{window}: {'–' if value is None else f'{value:.3g}'}" for window, value in facts["dispersion"].items()
+        f"{window}: {'–' if value is None else f'{value:.3g}'}" for window, value in facts.dispersion.items()
     )
     table.add_row("dispersion", f"{spread} (Poisson: 1)")
     for name in ("input_tokens", "output_tokens"):
-        table.add_row(name.replace("_", " "), ", ".join(f"{k} {v}" for k, v in facts[name].items()))
-    grid = facts["clock_grid_s"]
-    undone = "spread evenly" if facts["dequantised"] else "kept"
+        table.add_row(name.replace("_", " "), ", ".join(f"{k} {v}" for k, v in getattr(facts, name).items()))
+    grid = facts.clock_grid_s
+    undone = "spread evenly" if facts.dequantised else "kept"
     table.add_row("clock grid", "none" if grid is None else f"{grid:g} s, {undone}")
     console = new_console()
     console.print(table)
-    for example in facts["malformed_examples"]:
+    for example in facts.malformed_examples:
         console.print(f"malformed {example}", highlight=False)
 
 
@@ -149,32 +150,34 @@ _PROBE_PHASES = (
 )
 
 
-def print_probe(facts: dict[str, Any]) -> None:
+def print_probe(result: ProbeResult) -> None:
     """One request as a timeline."""
     console = new_console()
-    status = f", HTTP {facts['http_status']}" if facts["http_status"] else ""
-    console.print(f"{facts['outcome']}{status}", style="green" if facts["outcome"] == "ok" else "red")
-    if facts["error"]:
-        console.print(facts["error"], markup=False, highlight=False)
+    status = f", HTTP {result.http_status}" if result.http_status else ""
+    console.print(f"{result.outcome}{status}", style="green" if result.outcome == "ok" else "red")
+    if result.error:
+        console.print(result.error, markup=False, highlight=False)
     table = Table(show_header=False, show_edge=False)
     table.add_column(justify="right")
     table.add_column()
     for name, text in _PROBE_PHASES:
-        value = facts["phases"][name]
+        value = getattr(result.phases, name)
         if value is not None:
             table.add_row(f"{value:.2f} ms", text)
     console.print(table)
-    tokens = facts["output_tokens"]
-    parts = [f"{'?' if tokens is None else tokens} output tokens in {facts['token_events']} events"]
-    if facts["tpot_ms"] is not None:
-        parts.append(f"{facts['tpot_ms']:.2f} ms per token")
-    if facts["input_tokens"] is not None:
-        parts.append(f"{facts['input_tokens']} prompt tokens ({facts['cached_tokens'] or 0} cached)")
-    parts.append(f"finish: {facts['finish_reason']}")
-    parts.append(f"stamps: {facts['stamp_source']}")
+    tokens = result.output_tokens
+    parts = [f"{'?' if tokens is None else tokens} output tokens in {result.token_events} events"]
+    if result.tpot_ms is not None:
+        parts.append(f"{result.tpot_ms:.2f} ms per token")
+    if result.input_tokens is not None:
+        parts.append(f"{result.input_tokens} prompt tokens ({result.cached_tokens or 0} cached)")
+    parts.append(f"finish: {result.finish_reason}")
+    parts.append(f"stamps: {result.stamp_source}")
     console.print("; ".join(parts), highlight=False)
-    if facts["warnings"]:
-        console.print(f"warnings: {', '.join(facts['warnings'])}", style="yellow")
+    if result.warnings:
+        console.print(f"warnings: {', '.join(result.warnings)}", style="yellow")
     for name in ("reasoning_text", "content_text"):
-        if facts[name]:
-            console.print(f"{name.removesuffix('_text')}: {facts[name][:500]!r}", markup=False, highlight=False)
+        if getattr(result, name):
+            console.print(
+                f"{name.removesuffix('_text')}: {getattr(result, name)[:500]!r}", markup=False, highlight=False
+            )

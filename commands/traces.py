@@ -35,11 +35,12 @@ def inspect(
     """Show rate, gaps, dispersion, lengths and clock of a trace; large tables are streamed."""
     import json
 
+    from surgeproof.strict_json import plain
     from surgeproof.traces.describe import describe_file
 
     facts = describe_file(file, format_name, columns=columns, skip_invalid=skip_invalid, undo_grid=not keep_clock_grid)
     if as_json:
-        click.echo(json.dumps(facts, allow_nan=False))
+        click.echo(json.dumps(plain(facts), allow_nan=False))
         return
     from surgeproof.commands.tables import print_trace
 
@@ -113,7 +114,7 @@ def convert(
     """Write a trace in Mooncake's form, which other load testers read."""
     if output.exists() and file.exists() and output.samefile(file):
         raise ConfigError(f"{output} is the trace itself: name another file to write")
-    from surgeproof.traces.export import mooncake_lines
+    from surgeproof.traces.mooncake_export import mooncake_lines
     from surgeproof.traces.reader import read_trace
 
     trace = read_trace(file, format_name, columns=columns, skip_invalid=skip_invalid, undo_grid=not keep_clock_grid)

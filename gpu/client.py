@@ -3,7 +3,6 @@
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import httpx2
 import msgspec
@@ -12,6 +11,7 @@ from surgeproof.clock import ClockOffset, estimate_offset
 from surgeproof.errors import UsageError
 from surgeproof.records import GpuFacts, GpuSample
 from surgeproof.results import AgentReport
+from surgeproof.strict_json import JsonObject
 
 _EXCHANGES = 8
 _POLL_S = 0.5
@@ -95,10 +95,10 @@ class AgentClient:
             exchanges.append((asked, int(answer["received"]), int(answer["replied"]), self._now_ns()))
         self.offset = estimate_offset(exchanges)
 
-    def _get(self, path: str) -> dict[str, Any]:
+    def _get(self, path: str) -> JsonObject:
         reply = self._http.get(path)
         reply.raise_for_status()
-        found: dict[str, Any] = reply.json()
+        found: JsonObject = reply.json()
         return found
 
 

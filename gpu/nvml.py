@@ -76,17 +76,17 @@ class Nvml:
             if part is not None:
                 yield part
 
-    def _select(self, every: list[tuple[int, str, Any]], chosen: str | None) -> dict[str, Any]:
+    def _select(self, every: list[tuple[int, str, Any]], chosen: str | None) -> dict[str, object]:
         if chosen is None:
             return {uuid: handle for _, uuid, handle in every}
-        found: dict[str, Any] = {}
+        selected: dict[str, object] = {}
         for name in (part.strip() for part in chosen.split(",") if part.strip()):
             same = {u: h for i, u, h in every if u.startswith(name) or (name.isdigit() and i == int(name))}
             if not same:
                 known = ", ".join(f"{i}={u}" for i, u, _ in every) or "none"
                 raise UsageError(f"no GPU {name!r}; NVML lists {known}")
-            found |= same
-        return found
+            selected |= same
+        return selected
 
     def _ask(self, function: str, *arguments: Any) -> Any:
         """A value, or None where this GPU, driver or library has none."""

@@ -10,13 +10,12 @@ factor were fitted on step counters of an H200. Intervals are 90 %: half widths 
 of the fit. NVML's `utilization.gpu` is the share of time in which any kernel ran, and no part of this.
 """
 
-from typing import Any
-
 import msgspec
 
 from surgeproof.errors import UsageError
 from surgeproof.gpu.datasheets import Gpu
 from surgeproof.gpu.model_shape import ModelShape
+from surgeproof.strict_json import JsonObject
 
 BEST_BANDWIDTH = 0.95
 BEST_COMPUTE = 0.65
@@ -157,7 +156,7 @@ def _limit(by_memory: float, by_compute: float, busy: float) -> str:
     return "bandwidth" if by_memory >= by_compute else "compute"
 
 
-def estimate_steps(rows: list[dict[str, Any]], gpu: Gpu, fit: Fit | None = None) -> list[Estimate]:
+def estimate_steps(rows: list[JsonObject], gpu: Gpu, fit: Fit | None = None) -> list[Estimate]:
     """Estimate measured steps.
 
     Args:
@@ -182,7 +181,7 @@ def estimate_steps(rows: list[dict[str, Any]], gpu: Gpu, fit: Fit | None = None)
     return found
 
 
-def _step_work(row: dict[str, Any]) -> Work:
+def _step_work(row: JsonObject) -> Work:
     heads, hidden = int(row["heads"]), int(row["d"])
     dtype = {"bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "int8": 1.0, "fp32": 4.0}.get(str(row.get("dtype", "bf16")), 2.0)
     experts = int(row.get("experts") or 0)

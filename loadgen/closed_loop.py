@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from surgeproof.loadgen.dispatch import Clock, RequestSender
+from surgeproof.loadgen.loop_protocols import Clock, RequestSender
 from surgeproof.loadgen.plan import Plan
 from surgeproof.records import RequestPlan, StreamRecord
 from surgeproof.scenario import LoadConfig

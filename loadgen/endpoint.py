@@ -9,6 +9,7 @@ from surgeproof.credentials import Secrets
 from surgeproof.errors import ConfigError, EndpointError
 from surgeproof.loadgen.target import Target
 from surgeproof.scenario import TargetConfig
+from surgeproof.strict_json import JsonObject
 
 _PATIENCE_S = 5.0
 
@@ -80,7 +81,7 @@ def check_endpoint(config: TargetConfig, secrets: Secrets) -> Endpoint:
     return Endpoint(base_url, str(chosen["id"]), limit if isinstance(limit, int) else None)
 
 
-def _models(reply: Any) -> list[dict[str, Any]]:
+def _models(reply: Any) -> list[JsonObject]:
     try:
         data = reply.json().get("data")
     except (ValueError, AttributeError):

@@ -17,7 +17,8 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
-from surgeproof.loadgen.dispatch import Clock, RequestSender, Timer, failed_record, unsent_record
+from surgeproof.loadgen.loop_protocols import Clock, RequestSender, Timer
+from surgeproof.loadgen.unsent import failed_record, unsent_record
 from surgeproof.records import RequestPlan, StreamRecord
 from surgeproof.scenario import LoadConfig
 

@@ -4,19 +4,20 @@ Builds the request's body, hands it to the client and turns the finished exchang
 """
 
 import logging
-from typing import Any
 
 import msgspec
 
 from surgeproof.loadgen import usage_fallback
 from surgeproof.loadgen.arrivals_codec import pack_arrivals
 from surgeproof.loadgen.client import Client
-from surgeproof.loadgen.dispatch import OnRecord, failed_record
 from surgeproof.loadgen.exchange import Exchange
+from surgeproof.loadgen.loop_protocols import OnRecord
 from surgeproof.loadgen.prompts import PromptMaker
 from surgeproof.loadgen.stream import StreamReader
+from surgeproof.loadgen.unsent import failed_record
 from surgeproof.records import RequestPlan, StreamRecord
 from surgeproof.scenario import TargetConfig
+from surgeproof.strict_json import JsonObject
 
 logger = logging.getLogger(__name__)
 
@@ -46,10 +47,10 @@ class RequestForm:
 
     def body(
         self, prompt: str, max_tokens: int, request_class: str | None, *, include_usage: bool, model: int = 0
-    ) -> dict[str, Any]:
+    ) -> JsonObject:
         """The body as plain data."""
         target = self.target
-        body: dict[str, Any] = {"model": self.models[model]}
+        body: JsonObject = {"model": self.models[model]}
         if target.endpoint == "chat":
             body["messages"] = [{"role": "user", "content": prompt}]
         else:
@@ -120,7 +121,7 @@ class Sender:
         )
         return self.wire(body, plan.index)
 
-    def wire(self, body: dict[str, Any], index: int) -> bytes:
+    def wire(self, body: JsonObject, index: int) -> bytes:
         """Head and body of one request, with its ids."""
         span = f"{index + 1:016x}"
         ids = {

@@ -11,8 +11,7 @@ from typing import Any
 
 import msgspec
 
-from surgeproof.loadgen.coding import CodingError, Decode, decoder_for
-from surgeproof.loadgen.delta import Output, Usage, choices_of, error_text, has_usage, is_error, output_of
+from surgeproof.loadgen.content_encoding import CodingError, Decode, decoder_for
 from surgeproof.loadgen.plain_body import (
     EXCERPT_CHARS,
     BodyKind,
@@ -24,8 +23,10 @@ from surgeproof.loadgen.plain_body import (
     kind_of_reply,
 )
 from surgeproof.loadgen.sse import DEFAULT_MAX_EVENT_BYTES, EventTooLongError, SseEvent, SseParser
+from surgeproof.loadgen.stream_chunk import Output, Usage, choices_of, error_text, has_usage, is_error, output_of
 from surgeproof.loadgen.token_form import TokenForm, plain_content
 from surgeproof.outcomes import Outcome, first_of, http_error
+from surgeproof.strict_json import JsonObject
 
 _ABORT_REASONS = frozenset({"abort", "aborted", "error", "cancelled", "canceled"})
 _MAX_ERROR_CHARS = 4 * EXCERPT_CHARS
@@ -413,7 +414,7 @@ class StreamReader:
         if self.events == 0 and not self.saw_done and self.error is None and self._start_of_body:
             self.error = f"the body holds no event: {excerpt(self._start_of_body)}"
 
-    def _on_chunk(self, chunk: dict[str, Any], at_ns: int) -> None:
+    def _on_chunk(self, chunk: JsonObject, at_ns: int) -> None:
         if is_error(chunk):
             self._on_server_error(chunk)
             for choice in choices_of(chunk):

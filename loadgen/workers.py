@@ -39,6 +39,7 @@ from surgeproof.loadgen.spec import PLAN_FILE, SPEC_FILE, RunSpec
 from surgeproof.loadgen.spool import Batch, SpoolWriter, spool_path
 from surgeproof.loadgen.users import USER_CLASSES, ReplayUser
 from surgeproof.records import WorkerFacts
+from surgeproof.strict_json import JsonObject
 
 logger = logging.getLogger(__name__)
 
@@ -271,11 +272,11 @@ class WorkerController:
             exchanges.append((stamps["asked"], stamps["received"], stamps["replied"], clock.now_ns()))
         return estimate_offset(exchanges)
 
-    def _ask(self, name: str, data: dict[str, Any]) -> dict[str, Any]:
+    def _ask(self, name: str, data: JsonObject) -> JsonObject:
         """Send a message and wait for the master's answer of the same name."""
         answer = self._answers[name] = AsyncResult()
         self._send(name, data)
-        found: dict[str, Any] = answer.get(timeout=_ANSWER_TIMEOUT_S)
+        found: JsonObject = answer.get(timeout=_ANSWER_TIMEOUT_S)
         return found
 
     def _on_answer(self, msg: Any, **_: Any) -> None:
@@ -351,7 +352,7 @@ class WorkerController:
                 except OSError:
                     break
 
-    def _send(self, name: str, data: dict[str, Any]) -> None:
+    def _send(self, name: str, data: JsonObject) -> None:
         self.runner.send_message(f"surgeproof_{name}", data)
 
 

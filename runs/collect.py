@@ -12,10 +12,10 @@ import msgspec
 
 from surgeproof.clock import MonotonicClock
 from surgeproof.gpu.client import GpuCollector
-from surgeproof.loadgen.dispatch import unsent_record
 from surgeproof.loadgen.plan import Plan
 from surgeproof.loadgen.spec import RunSpec
 from surgeproof.loadgen.spool import SUFFIX, Batch, SpoolReader
+from surgeproof.loadgen.unsent import unsent_record
 from surgeproof.records import GpuFacts, StreamRecord, WorkerFacts
 from surgeproof.results import Environment
 from surgeproof.runs.locust_process import remove_run_dir

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
+from msgspec import UNSET, UnsetType
 
 from surgeproof.columns import RecordColumns
 from surgeproof.errors import UsageError
@@ -19,29 +20,47 @@ from surgeproof.gpu.datasheets import Gpu, gpu_named
 from surgeproof.gpu.diagnosis import values
 from surgeproof.gpu.model_shape import ModelShape, shape_from_config
 from surgeproof.gpu.run_load import Load, load_windows
-from surgeproof.gpu.sm_estimate import Fit, Work, decode_work, estimate, estimate_steps, prefill_work
+from surgeproof.gpu.sm_estimate import Estimate, Fit, Work, decode_work, estimate, estimate_steps, prefill_work
 from surgeproof.storage.queries import counter_fit, get_run, gpu_samples, run_columns
 from surgeproof.storage.store import Store, open_engine
 
 _MAX_WINDOWS = 60
 
 
-def estimate_steps_file(path: Path, gpu_name: str | None) -> list[dict[str, Any]]:
+class EstimateRow(Estimate, frozen=True, kw_only=True):
+    """An estimate of one window, step or run, with what counters measured there.
+
+    Attributes:
+        calibrated: whether a fit to counters was used; of the whole run only.
+        sm_counted, dram_counted: by the agent's counters, per cent; None without any.
+    """
+
+    label: str
+    calibrated: bool | UnsetType = UNSET
+    sm_counted: float | UnsetType | None = UNSET
+    dram_counted: float | UnsetType | None = UNSET
+
+
+def estimate_steps_file(path: Path, gpu_name: str | None) -> list[EstimateRow]:
     """Estimate the rows of a file of measured steps, in their order.
 
     Raises:
         UsageError: the file cannot be read, or names no GPU that is known.
     """
-    found = _json(path)
-    rows = found.get("rows") if isinstance(found, dict) else found
+    content = _json(path)
+    rows = content.get("rows") if isinstance(content, dict) else content
     if not isinstance(rows, list):
-        raise UsageError(f"{path} holds no list of rows")
-    named = gpu_name or (found.get("gpu") or {}).get("name") if isinstance(found, dict) else gpu_name
-    if not named:
-        raise UsageError(f"{path} names no GPU: say which with --gpu")
+        raise UsageError(f"{path} has no list of rows")
+    name = gpu_name or (content.get("gpu") or {}).get("name") if isinstance(content, dict) else gpu_name
+    if not name:
+        raise UsageError(f"{path} names no GPU: give --gpu")
     labels = [f"{row.get('model', '')} {row.get('tag', '')} batch {row.get('batch')}" for row in rows]
-    estimates = estimate_steps(rows, gpu_named(named))
-    return [{"label": label} | msgspec.to_builtins(found) for label, found in zip(labels, estimates, strict=True)]
+    estimates = estimate_steps(rows, gpu_named(name))
+    return [_row(result, label=label) for label, result in zip(labels, estimates, strict=True)]
+
+
+def _row(result: Estimate, **more: Any) -> EstimateRow:
+    return EstimateRow(**msgspec.structs.asdict(result), **more)
 
 
 class EstimateTarget(NamedTuple):
@@ -65,7 +84,7 @@ def estimate_target(
     return EstimateTarget(gpu_named(gpu_name), gpus, shape_from_config(_json(config), weights, kv_cache))
 
 
-def estimate_run(db_url: str, run_id: int, target: EstimateTarget) -> list[dict[str, Any]]:
+def estimate_run(db_url: str, run_id: int, target: EstimateTarget) -> list[EstimateRow]:
     """Estimate a stored run over time; the last row is the whole run. A calibration is used where there is one.
 
     Raises:
@@ -75,22 +94,32 @@ def estimate_run(db_url: str, run_id: int, target: EstimateTarget) -> list[dict[
     stored = counter_fit(engine, target.gpu.name, get_run(engine, run_id).model)
     fit = msgspec.json.decode(stored, type=Fit) if stored else Fit()
     windows = _windows(engine, run_id, target.shape)
-    rows: list[dict[str, Any]] = []
+    rows: list[EstimateRow] = []
     total, busy_s = Work(), 0.0
     for window in windows:
         work = scaled_work(window.decode, window.prefill, fit)
         total, busy_s = total.plus(work), busy_s + window.busy_share * window.length_s
-        found = estimate(work, target.gpu, window.length_s, window.busy_share, fit=fit, gpus=target.gpus)
+        result = estimate(work, target.gpu, window.length_s, window.busy_share, fit=fit, gpus=target.gpus)
         label = f"{len(rows) * window.length_s:.0f} s"
-        rows.append({"label": label} | msgspec.to_builtins(found) | _counted(window))
+        counted = {"sm_counted": _known(window.sm_pct), "dram_counted": _known(window.dram_pct)}
+        rows.append(_row(result, label=label, **counted))
     length_s = sum(window.length_s for window in windows)
     whole = estimate(total, target.gpu, length_s, busy_s / length_s, fit=fit, gpus=target.gpus)
     means = {
-        f"{name}_counted": round(float(np.mean([row[f"{name}_counted"] for row in rows])), 2)
-        for name in ("sm", "dram")
-        if all(row.get(f"{name}_counted") is not None for row in rows)
+        "sm_counted": _mean([row.sm_counted for row in rows]),
+        "dram_counted": _mean([row.dram_counted for row in rows]),
     }
-    return [*rows, {"label": "whole run", "calibrated": stored is not None} | msgspec.to_builtins(whole) | means]
+    return [*rows, _row(whole, label="whole run", calibrated=stored is not None, **means)]
+
+
+def _mean(values: Sequence[float | UnsetType | None]) -> float | UnsetType:
+    """The mean where every window has a value."""
+    known = [value for value in values if isinstance(value, float)]
+    return round(float(np.mean(known)), 2) if len(known) == len(values) else UNSET
+
+
+def _known(value: float) -> float | None:
+    return None if np.isnan(value) else round(value, 2)
 
 
 def fit_estimator(db_url: str, run_ids: Sequence[int], target: EstimateTarget) -> Fit:
@@ -140,14 +169,6 @@ def _work(shape: ModelShape, load: Load) -> tuple[Work, Work]:
     if not load.prompts:
         return decode, Work()
     return decode, prefill_work(shape, load.prompt_tokens / load.prompts).times(load.prompts)
-
-
-def _counted(window: Window) -> dict[str, float | None]:
-    """The counters beside an estimate."""
-    return {
-        "sm_counted": None if np.isnan(window.sm_pct) else round(window.sm_pct, 2),
-        "dram_counted": None if np.isnan(window.dram_pct) else round(window.dram_pct, 2),
-    }
 
 
 def _window_s(columns: RecordColumns) -> float:

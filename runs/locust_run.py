@@ -23,6 +23,7 @@ from surgeproof.scenario import Scenario
 from surgeproof.scenario_file import load_scenario, load_slo
 from surgeproof.slo.rules import parse_objectives
 from surgeproof.storage.database_url import DEFAULT_DATABASE_URL
+from surgeproof.strict_json import JsonObject
 
 
 class LocustRuns:
@@ -58,7 +59,7 @@ class LocustRuns:
             "load.input_len": options.input_len,
             "load.output_len": options.output_len,
         }
-        overrides: dict[str, Any] = {key: value for key, value in given.items() if value}
+        overrides: JsonObject = {key: value for key, value in given.items() if value}
         if options.host:
             overrides["target.base_url"] = _v1(options.host)
         if options.slo:

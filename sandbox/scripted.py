@@ -16,7 +16,9 @@ import time
 from types import TracebackType
 from typing import Any
 
-Exchange = dict[str, Any]
+from surgeproof.strict_json import JsonObject
+
+Exchange = JsonObject
 """One answer, in the form of the wire cases."""
 _JOIN_TIMEOUT_S = 1.0
 
@@ -163,7 +165,7 @@ def reply_bytes(exchange: Exchange) -> list[tuple[float, bytes]]:
     return writes
 
 
-def _bytes_of(chunk: dict[str, Any]) -> bytes:
+def _bytes_of(chunk: JsonObject) -> bytes:
     if "text" in chunk:
         return str(chunk["text"]).encode("utf-8", "surrogatepass")
     return base64.b64decode(chunk["bytes_b64"])

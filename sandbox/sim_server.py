@@ -22,6 +22,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 
 from surgeproof.errors import ConfigError
 from surgeproof.sandbox.sim_engine import BLOCK_TOKENS, EngineOptions, Sequence, SimEngine
+from surgeproof.strict_json import JsonObject
 
 FAULTS = ("http_429", "http_500", "reset", "stall", "slow_start")
 _WORDS = ("time", "load", "the", "queue", "fast", "wave", "step", "answer", "calm", "river", "stone", "light")
@@ -88,7 +89,7 @@ class SimServer:
     async def _complete(self, request: web.Request) -> web.StreamResponse:
         chat = request.path.endswith("/chat/completions")
         try:
-            body = msgspec.json.decode(await request.read(), type=dict[str, Any])
+            body = msgspec.json.decode(await request.read(), type=JsonObject)
             words = _prompt_words(body, chat=chat)
         except (msgspec.MsgspecError, ValueError) as exc:
             return _error(400, "BadRequestError", f"invalid request: {exc}")
@@ -211,18 +212,18 @@ class _Reply:
     """The chunks of one answer."""
 
     def __init__(
-        self, body: dict[str, Any], model: str, number: int, *, chat: bool, prompt_tokens: int, limit: int
+        self, body: JsonObject, model: str, number: int, *, chat: bool, prompt_tokens: int, limit: int
     ) -> None:
         self.chat, self.prompt_tokens, self.limit = chat, prompt_tokens, limit
         options = body.get("stream_options") or {}
         self._usage_wanted = bool(options.get("include_usage"))
         kind = "chat.completion.chunk" if chat else "text_completion"
         prefix = "chatcmpl" if chat else "cmpl"
-        self._head: dict[str, Any] = {
+        self._head: JsonObject = {
             "id": f"{prefix}-sim-{number}", "object": kind, "created": int(time.time()), "model": model,
         }  # fmt: skip
 
-    def _event(self, choices: list[dict[str, Any]], **more: Any) -> bytes:
+    def _event(self, choices: list[JsonObject], **more: Any) -> bytes:
         return b"data: " + msgspec.json.encode(self._head | {"choices": choices} | more) + b"\n\n"
 
     def role(self) -> bytes:
@@ -236,18 +237,18 @@ class _Reply:
     def delta(self, number: int) -> bytes:
         """One token."""
         text = self._word(number)
-        part: dict[str, Any] = {"delta": {"content": text}} if self.chat else {"text": text}
+        part: JsonObject = {"delta": {"content": text}} if self.chat else {"text": text}
         return self._event([{"index": 0, **part, "logprobs": None, "finish_reason": None}])
 
     def tail(self, cached_tokens: int) -> bytes:
         """Finish, usage and the end."""
-        part: dict[str, Any] = {"delta": {}} if self.chat else {"text": ""}
+        part: JsonObject = {"delta": {}} if self.chat else {"text": ""}
         out = self._event([{"index": 0, **part, "logprobs": None, "finish_reason": "length"}])
         if self._usage_wanted:
             out += self._event([], usage=self._usage(cached_tokens))
         return out + b"data: [DONE]\n\n"
 
-    def _usage(self, cached_tokens: int) -> dict[str, Any]:
+    def _usage(self, cached_tokens: int) -> JsonObject:
         return {
             "prompt_tokens": self.prompt_tokens,
             "completion_tokens": self.limit,
@@ -255,7 +256,7 @@ class _Reply:
             "prompt_tokens_details": {"cached_tokens": cached_tokens},
         }
 
-    def whole(self, cached_tokens: int) -> dict[str, Any]:
+    def whole(self, cached_tokens: int) -> JsonObject:
         """The answer to a request that did not ask for a stream."""
         text = "".join(self._word(number) for number in range(1, self.limit + 1))
         part = {"message": {"role": "assistant", "content": text}} if self.chat else {"text": text}
@@ -273,7 +274,7 @@ def prefix_blocks(words: list[str]) -> list[int]:
     return blocks
 
 
-def _prompt_words(body: dict[str, Any], *, chat: bool) -> list[str]:
+def _prompt_words(body: JsonObject, *, chat: bool) -> list[str]:
     if not chat:
         prompt = body.get("prompt")
         if not isinstance(prompt, str):
@@ -320,7 +321,7 @@ def read_faults(pairs: dict[str, str]) -> dict[str, float]:
     return faults
 
 
-def serve(host: str, port: int, options: dict[str, Any], faults: dict[str, str]) -> None:
+def serve(host: str, port: int, options: JsonObject, faults: dict[str, str]) -> None:
     """Serve until SIGINT or SIGTERM; prints the address when it is ready."""
     model = options.pop("model")
     server = SimServer(EngineOptions(**options), model, read_faults(faults))

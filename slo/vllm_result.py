@@ -4,12 +4,13 @@ Its figures are of answered requests and from the send (`service`), as vLLM meas
 over the time from the first send to the last end. `std` is the population's, as there.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from surgeproof.slo.intervals import quantile
 from surgeproof.slo.measured import Floats, Measured
+from surgeproof.strict_json import JsonObject
 
 _PERCENTILES = (50, 90, 95, 99)
 
@@ -25,7 +26,7 @@ class VllmFacts(NamedTuple):
     metadata: dict[str, str]
 
 
-def vllm_result(measured: Measured, facts: VllmFacts, itls_ms: list[list[float]] | None) -> dict[str, Any]:
+def vllm_result(measured: Measured, facts: VllmFacts, itls_ms: list[list[float]] | None) -> JsonObject:
     """The result file as plain data.
 
     Args:
@@ -41,7 +42,7 @@ def vllm_result(measured: Measured, facts: VllmFacts, itls_ms: list[list[float]]
     rate = 1 / duration if duration > 0 else 0.0
     rate_asked = facts.request_rate
     known = facts._asdict() | {"request_rate": str(rate_asked) if rate_asked == float("inf") else rate_asked}
-    result: dict[str, Any] = (
+    result: JsonObject = (
         {k: v for k, v in known.items() if k != "metadata"}
         | facts.metadata
         | {

@@ -20,6 +20,7 @@ from surgeproof.records import RunState, StreamRecord
 from surgeproof.storage import tables
 from surgeproof.storage.queries import run_by_uid
 from surgeproof.storage.store import Store, translated_errors
+from surgeproof.strict_json import JsonObject
 
 VERSION = 1
 _BATCH = 1000
@@ -86,7 +87,7 @@ def import_lines(store: Store, lines: Iterable[str]) -> int:
 
 
 def _import_parts(store: Store, run_id: int, numbered: Iterator[tuple[int, str]]) -> None:
-    rows: dict[str, list[dict[str, Any]]] = {name: [] for name in _PARTS}
+    rows: dict[str, list[JsonObject]] = {name: [] for name in _PARTS}
     records: list[StreamRecord] = []
     count, end = 0, None
     for number, line in numbered:
@@ -122,7 +123,7 @@ def _import_parts(store: Store, run_id: int, numbered: Iterator[tuple[int, str]]
         store.insert_rows(_PARTS[name], [row | {"run_id": run_id} for row in held])
 
 
-def _check_json(run: dict[str, Any]) -> None:
+def _check_json(run: JsonObject) -> None:
     """Texts that are read as JSON must be JSON, and times whole numbers."""
     if not isinstance(run["started_at_ns"], int) or abs(run["started_at_ns"]) >= 2**63:
         raise UsageError("the exported run's started_at_ns is not a time")
@@ -152,7 +153,7 @@ def _binary(table: sa.Table, name: str, value: Any) -> Any:
     return value
 
 
-def _object(line: str, number: int) -> dict[str, Any]:
+def _object(line: str, number: int) -> JsonObject:
     try:
         found = json.loads(line)
     except ValueError as exc:

@@ -4,11 +4,12 @@ Keys are those of docs/scenarios.md. `scenario_file` reads one from YAML and fla
 one as a whole is found by `scenario_checks`.
 """
 
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 
 from surgeproof.records import Phase
+from surgeproof.strict_json import JsonObject
 
 DEFAULT_MAX_CONCURRENCY = 10_000
 MAX_UNCONFIRMED_S = 24 * 3600.0
@@ -52,7 +53,7 @@ class TargetConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     max_tokens_field: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
     ignore_eos: bool = False
     temperature: float | None = 0.0
-    extra_body: dict[str, Any] = {}
+    extra_body: JsonObject = {}
 
 
 class LoadConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -18,6 +18,7 @@ from surgeproof.errors import ConfigError
 from surgeproof.records import REQUEST_CLASSES
 from surgeproof.scenario import DEFAULT_MAX_CONCURRENCY, Scenario, TargetConfig
 from surgeproof.scenario_checks import problems_of
+from surgeproof.strict_json import JsonObject
 
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)")
 _UNIT_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
@@ -43,7 +44,7 @@ def parse_duration_s(value: Any, place: str) -> float:
     return seconds
 
 
-def load_scenario(path: Path | None, overrides: dict[str, Any]) -> Scenario:
+def load_scenario(path: Path | None, overrides: JsonObject) -> Scenario:
     """Read a scenario file, lay flags over it and check the whole.
 
     Args:
@@ -71,7 +72,7 @@ def load_scenario(path: Path | None, overrides: dict[str, Any]) -> Scenario:
     return _checked(_closed_by_cap(scenario, overrides), place)
 
 
-def load_target(values: dict[str, Any]) -> TargetConfig:
+def load_target(values: JsonObject) -> TargetConfig:
     """A target from flags alone.
 
     Raises:
@@ -81,7 +82,7 @@ def load_target(values: dict[str, Any]) -> TargetConfig:
     return convert_scenario({"target": given}, "flags").target
 
 
-def convert_scenario(raw: dict[str, Any], place: str) -> Scenario:
+def convert_scenario(raw: JsonObject, place: str) -> Scenario:
     """Turn plain data into a scenario.
 
     Raises:
@@ -103,7 +104,7 @@ def convert_scenario(raw: dict[str, Any], place: str) -> Scenario:
         raise ConfigError(f"{place}: a value is not plain data that can be sent: {exc}") from exc
 
 
-def slo_by_class(raw: Any, place: str) -> dict[str, Any]:
+def slo_by_class(raw: Any, place: str) -> JsonObject:
     """Objectives as a mapping of classes; a bare list is for all requests.
 
     Raises:
@@ -115,7 +116,7 @@ def slo_by_class(raw: Any, place: str) -> dict[str, Any]:
     return {name: [rules] if isinstance(rules, str) else rules for name, rules in by_class.items()}
 
 
-def load_slo(path: Path) -> dict[str, Any]:
+def load_slo(path: Path) -> JsonObject:
     """Read a file of objectives alone: a list, a mapping of classes, or either below `slo`; or `preset:NAME`."""
     import yaml
 
@@ -138,7 +139,7 @@ def load_slo(path: Path) -> dict[str, Any]:
     return by_class
 
 
-def _read_yaml(path: Path) -> dict[str, Any]:
+def _read_yaml(path: Path) -> JsonObject:
     import yaml
 
     try:
@@ -152,7 +153,7 @@ def _read_yaml(path: Path) -> dict[str, Any]:
     return raw
 
 
-def _anchor_trace(raw: dict[str, Any], path: Path) -> None:
+def _anchor_trace(raw: JsonObject, path: Path) -> None:
     """A relative trace path is meant from the scenario's folder, unless it is there from here."""
     load = raw.get("load")
     if isinstance(load, dict) and isinstance(load.get("trace"), str):
@@ -161,7 +162,7 @@ def _anchor_trace(raw: dict[str, Any], path: Path) -> None:
             load["trace"] = str((path.parent / trace).resolve())
 
 
-def _make_absolute(raw: dict[str, Any]) -> None:
+def _make_absolute(raw: JsonObject) -> None:
     """Workers run in another folder: file names must not depend on ours."""
     load, target = raw.get("load"), raw.get("target")
     tls = target.get("tls") if isinstance(target, dict) else None
@@ -171,7 +172,7 @@ def _make_absolute(raw: dict[str, Any]) -> None:
                 holder[name] = str(Path(os.path.expanduser(holder[name])).absolute())  # noqa: PTH111
 
 
-def _read_durations(raw: dict[str, Any], place: str) -> None:
+def _read_durations(raw: JsonObject, place: str) -> None:
     """`duration: 60s` is `duration_s: 60`; every key that ends in `_s` takes such texts too."""
     target = raw.get("target")
     holders = [("load", raw.get("load"))]
@@ -207,7 +208,7 @@ def _refuse_unknown(raw: Any, kind: Any, place: str, prefix: str) -> None:
             _refuse_unknown(value, fields[key], place, f"{prefix}{key}.")
 
 
-def _closed_by_cap(scenario: Scenario, overrides: dict[str, Any]) -> Scenario:
+def _closed_by_cap(scenario: Scenario, overrides: JsonObject) -> Scenario:
     """An unlimited rate under a cap is a closed loop of that many users, as in vLLM's bench."""
     load = scenario.load
     unlimited = load.request_rate is None or math.isinf(load.request_rate)

@@ -6,6 +6,9 @@ from typing import Any
 
 import msgspec
 
+JsonObject = dict[str, Any]
+"""A decoded JSON or YAML object of somebody else, whose values nobody has checked yet."""
+
 
 def plain(value: object) -> Any:
     """Structs as dictionaries; an unlimited rate becomes the text `inf`, which a scenario reads back."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from surgeproof.loadgen.dispatch import OnRecord
+from surgeproof.loadgen.loop_protocols import OnRecord
 from surgeproof.outcomes import Outcome
 from surgeproof.records import RequestPlan, StreamRecord
 

@@ -1,9 +1,8 @@
 """Describes a trace file: read whole and repaired where it is small, streamed where it is large."""
 
 from pathlib import Path
-from typing import Any
 
-from surgeproof.traces.inspection import inspect_trace
+from surgeproof.traces.inspection import TraceFacts, inspect_trace
 from surgeproof.traces.reader import first_line, format_for, is_parquet, parse_columns, read_trace
 from surgeproof.traces.streaming import COLUMN_MAPS, LARGE_BYTES, inspect_table
 
@@ -16,8 +15,8 @@ def describe_file(
     skip_invalid: bool = False,
     undo_grid: bool = True,
     large_bytes: int = LARGE_BYTES,
-) -> dict[str, Any]:
-    """Rate, gaps, dispersion, lengths and clock of a trace as plain data.
+) -> TraceFacts:
+    """Rate, gaps, dispersion, lengths and clock of a trace.
 
     Args:
         path: the file.

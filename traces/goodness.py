@@ -58,6 +58,53 @@ class Check(msgspec.Struct, frozen=True):
     result: str
 
 
+class DispersionCurve(msgspec.Struct, frozen=True):
+    """Index of dispersion by window; the model with the band of its replicates."""
+
+    window_s: list[float]
+    trace: list[float | None]
+    model_low: list[float]
+    model: list[float]
+    model_high: list[float]
+    poisson: list[float]
+
+
+class TimeCurve(msgspec.Struct, frozen=True):
+    """A figure of each window over time; None for windows without a request."""
+
+    window_s: float
+    trace: list[float | None]
+    model: list[float | None]
+
+
+class CountsCurve(msgspec.Struct, frozen=True):
+    """Requests of each window of ten seconds."""
+
+    trace: list[float]
+    model: list[float]
+    poisson: list[float]
+
+
+class WaitCurve(msgspec.Struct, frozen=True):
+    """Quantiles of the wait for one of `slots` slots, seconds, at each `share`."""
+
+    slots: int
+    share: list[float]
+    trace: list[float]
+    model: list[float]
+    poisson: list[float]
+
+
+class Curves(msgspec.Struct, frozen=True):
+    """What the pictures show."""
+
+    dispersion: DispersionCurve
+    rate: TimeCurve
+    counts_10s: CountsCurve
+    output_by_window: TimeCurve
+    wait: WaitCurve
+
+
 class Goodness(msgspec.Struct, frozen=True):
     """The whole report; `curves` holds what the pictures show."""
 
@@ -69,7 +116,7 @@ class Goodness(msgspec.Struct, frozen=True):
     result: str
     verdict: str
     checks: tuple[Check, ...]
-    curves: dict[str, Any]
+    curves: Curves
 
 
 class _Traffic(NamedTuple):
@@ -370,46 +417,36 @@ def _in_words(checks: Sequence[Check]) -> str:
     return "; ".join(parts)
 
 
-def _curves(
-    trace: _Traffic, replicates: Sequence[_Traffic], poisson: Sequence[_Traffic], arrivals: Arrivals
-) -> dict[str, Any]:
-    """The pictures' data: plain lists, each as (x, trace, model or its band, Poisson)."""
+def _curves(trace: _Traffic, replicates: Sequence[_Traffic], poisson: Sequence[_Traffic], arrivals: Arrivals) -> Curves:
+    """The pictures' data."""
     windows = [w for w in _CURVE_S if trace.at_s[-1] >= 5 * w]
     models = np.array([[dispersion(r.at_s, w) or np.nan for w in windows] for r in replicates])
     coarse_s = arrivals.coarse_window_s if len(arrivals.rates_per_s) > 1 else 60.0
     slots = slots_for(trace.at_s, service_s(trace.lengths))
-    return {
-        "dispersion": {
-            "window_s": windows,
-            "trace": [dispersion(trace.at_s, w) for w in windows],
-            "model_low": np.quantile(models, 0.05, axis=0).tolist(),
-            "model": models.mean(axis=0).tolist(),
-            "model_high": np.quantile(models, 0.95, axis=0).tolist(),
-            "poisson": [float(np.mean([dispersion(p.at_s, w) or 1.0 for p in poisson])) for w in windows],
-        },
-        "rate": {
-            "window_s": coarse_s,
-            "trace": (_counts(trace.at_s, coarse_s) / coarse_s).tolist(),
-            "model": (_counts(replicates[0].at_s, coarse_s) / coarse_s).tolist(),
-        },
-        "counts_10s": {
-            "trace": _counts(trace.at_s, 10.0).tolist(),
-            "model": _counts(replicates[0].at_s, 10.0).tolist(),
-            "poisson": _counts(poisson[0].at_s, 10.0).tolist(),
-        },
-        "output_by_window": {
-            "window_s": coarse_s,
-            "trace": _mean_by_window(trace, coarse_s),
-            "model": _mean_by_window(replicates[0], coarse_s),
-        },
-        "wait": {
-            "slots": slots,
-            "share": _TAIL.tolist(),
-            **{name: _tail(sides, slots) for name, sides in (
-                ("trace", [trace]), ("model", replicates), ("poisson", poisson),
-            )},
-        },
-    }  # fmt: skip
+    return Curves(
+        dispersion=DispersionCurve(
+            windows,
+            [dispersion(trace.at_s, w) for w in windows],
+            np.quantile(models, 0.05, axis=0).tolist(),
+            models.mean(axis=0).tolist(),
+            np.quantile(models, 0.95, axis=0).tolist(),
+            [float(np.mean([dispersion(p.at_s, w) or 1.0 for p in poisson])) for w in windows],
+        ),
+        rate=TimeCurve(
+            coarse_s,
+            (_counts(trace.at_s, coarse_s) / coarse_s).tolist(),
+            (_counts(replicates[0].at_s, coarse_s) / coarse_s).tolist(),
+        ),
+        counts_10s=CountsCurve(
+            _counts(trace.at_s, 10.0).tolist(),
+            _counts(replicates[0].at_s, 10.0).tolist(),
+            _counts(poisson[0].at_s, 10.0).tolist(),
+        ),
+        output_by_window=TimeCurve(
+            coarse_s, _mean_by_window(trace, coarse_s), _mean_by_window(replicates[0], coarse_s)
+        ),
+        wait=WaitCurve(slots, _TAIL.tolist(), _tail([trace], slots), _tail(replicates, slots), _tail(poisson, slots)),
+    )
 
 
 def _mean_by_window(traffic: _Traffic, window_s: float) -> list[float | None]:

@@ -25,7 +25,7 @@ from surgeproof.traces.formats import (
     Row,
     TraceFormat,
 )
-from surgeproof.traces.formats.rows import LONGEST_NS
+from surgeproof.traces.formats.rows import MAX_SPAN_NS
 
 MALFORMED = "malformed"
 _EXAMPLES_KEPT = 5
@@ -163,7 +163,7 @@ def _place(trace: Trace, rows: list[Row], *, undo_grid: bool, seed: int) -> None
         trace.dequantised = True
     order = np.argsort(at_ns, kind="stable")
     start = int(at_ns[order[0]])
-    if int(at_ns[order[-1]]) - start > LONGEST_NS:
+    if int(at_ns[order[-1]]) - start > MAX_SPAN_NS:
         raise TraceError(
             f"{trace.source}: the trace spans {(int(at_ns[order[-1]]) - start) / NS_PER_S:.3g} s: "
             "a time stamp is far off, or its unit is another one"

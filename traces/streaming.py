@@ -18,8 +18,8 @@ from surgeproof.errors import TraceError
 from surgeproof.records import NS_PER_S
 from surgeproof.traces.clock_grid import GridTally
 from surgeproof.traces.formats import ColumnMap
-from surgeproof.traces.formats.rows import LONGEST_NS, MOST_TOKENS, ZERO_INPUT, ZERO_OUTPUT
-from surgeproof.traces.inspection import DISPERSION_WINDOWS_S, QUANTILES
+from surgeproof.traces.formats.rows import MAX_SPAN_NS, MAX_TOKENS, ZERO_INPUT, ZERO_OUTPUT
+from surgeproof.traces.inspection import DISPERSION_WINDOWS_S, QUANTILES, TraceFacts
 from surgeproof.traces.reader import MALFORMED, is_parquet
 
 Ints = npt.NDArray[np.int64]
@@ -71,7 +71,7 @@ class StreamedInspection:
         self._gap_square_s += float((gaps_s**2).sum())
         self._last_ns = int(at_ns[-1])
         self._end_ns = max(self._end_ns, int(at_ns.max()))
-        if self._end_ns - self._first_ns > LONGEST_NS:
+        if self._end_ns - self._first_ns > MAX_SPAN_NS:
             raise TraceError(
                 f"the trace spans {(self._end_ns - self._first_ns) / NS_PER_S:.3g} s: a time stamp is far off, "
                 "or its unit is another one"
@@ -87,30 +87,30 @@ class StreamedInspection:
             self._per_second = np.pad(self._per_second, (0, len(counts) - len(self._per_second)))
         self._per_second[: len(counts)] += counts
 
-    def result(self, source: str, format_name: str) -> dict[str, Any]:
-        """The same keys as `inspect_trace`."""
+    def result(self, source: str, format_name: str) -> TraceFacts:
+        """The figures of all rows so far."""
         span_s = (self._end_ns - (self._first_ns or 0)) / NS_PER_S
         mean = self._gap_sum_s / self._gaps if self._gaps else 0.0
         variance = max(0.0, self._gap_square_s / self._gaps - mean**2) if self._gaps else 0.0
         grid = self._grid.result()
-        return {
-            "source": source,
-            "format": format_name,
-            "rows": self.rows,
-            "dropped": dict(self.dropped),
-            "malformed_examples": [],
-            "out_of_order": self.out_of_order,
-            "blank_lines": self.blank_lines,
-            "repeated": None,
-            "span_s": round(span_s, 3),
-            "mean_rate_per_s": (self.rows - 1) / span_s if span_s > 0 else None,
-            "gap_cv": variance**0.5 / mean if mean > 0 else None,
-            "dispersion": {f"{window}s": self._dispersion(window, span_s) for window in DISPERSION_WINDOWS_S},
-            "input_tokens": _lengths(self._lengths[0]),
-            "output_tokens": _lengths(self._lengths[1]),
-            "clock_grid_s": grid / NS_PER_S if grid is not None else None,
-            "dequantised": False,
-        }
+        return TraceFacts(
+            source=source,
+            format=format_name,
+            rows=self.rows,
+            dropped=dict(self.dropped),
+            malformed_examples=(),
+            out_of_order=self.out_of_order,
+            blank_lines=self.blank_lines,
+            repeated=None,
+            span_s=round(span_s, 3),
+            mean_rate_per_s=(self.rows - 1) / span_s if span_s > 0 else None,
+            gap_cv=variance**0.5 / mean if mean > 0 else None,
+            dispersion={f"{window}s": self._dispersion(window, span_s) for window in DISPERSION_WINDOWS_S},
+            input_tokens=_lengths(self._lengths[0]),
+            output_tokens=_lengths(self._lengths[1]),
+            clock_grid_s=grid / NS_PER_S if grid is not None else None,
+            dequantised=False,
+        )
 
     def _dispersion(self, window_s: int, span_s: float) -> float | None:
         windows = int(span_s // window_s)
@@ -133,7 +133,7 @@ def _lengths(tally: Counter[int]) -> dict[str, float]:
     }
 
 
-def inspect_table(path: Path, columns: ColumnMap, format_name: str, *, skip_invalid: bool = False) -> dict[str, Any]:
+def inspect_table(path: Path, columns: ColumnMap, format_name: str, *, skip_invalid: bool = False) -> TraceFacts:
     """Describe a CSV or Parquet table.
 
     Raises:
@@ -210,9 +210,9 @@ def _tokens(column: Any) -> Ints:
 
     if column.dtype.kind == "i":
         counts = np.asarray(column.to_numpy(), dtype=np.int64)
-        return np.where(counts <= MOST_TOKENS, counts, -1)
+        return np.where(counts <= MAX_TOKENS, counts, -1)
     numbers = pd.to_numeric(column, errors="coerce").to_numpy(dtype=np.float64)
-    whole = np.isfinite(numbers) & (numbers == np.floor(numbers)) & (np.abs(numbers) <= MOST_TOKENS)
+    whole = np.isfinite(numbers) & (numbers == np.floor(numbers)) & (np.abs(numbers) <= MAX_TOKENS)
     return np.where(whole, np.nan_to_num(numbers, posinf=-1, neginf=-1), -1).astype(np.int64)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import altair as alt
 import pandas as pd
 
-from surgeproof.traces.goodness import Check, Goodness
+from surgeproof.traces.goodness import Check, CountsCurve, DispersionCurve, Goodness, TimeCurve, WaitCurve
 
 _NAMES = {"trace": "trace", "model": "model", "poisson": "Poisson"}
 _COLOURS = alt.Scale(domain=["trace", "model", "Poisson"], range=["#1a1a1a", "#c0392b", "#7d8a97"])
@@ -60,11 +60,11 @@ def _svg(chart: Any) -> str:
 def _charts(goodness: Goodness) -> list[tuple[str, Any]]:
     curves = goodness.curves
     return [
-        ("Dispersion of counts by window", _dispersion(curves["dispersion"])),
-        ("Toy queue: how long requests wait", _waits(curves["wait"])),
-        ("Rate over time", _over_time(curves["rate"], "requests a second")),
-        ("Requests in 10 s", _counts(curves["counts_10s"])),
-        ("Mean output by window", _over_time(curves["output_by_window"], "output tokens")),
+        ("Dispersion of counts by window", _dispersion(curves.dispersion)),
+        ("Toy queue: how long requests wait", _waits(curves.wait)),
+        ("Rate over time", _over_time(curves.rate, "requests a second")),
+        ("Requests in 10 s", _counts(curves.counts_10s)),
+        ("Mean output by window", _over_time(curves.output_by_window, "output tokens")),
     ]
 
 
@@ -73,33 +73,36 @@ def _lines(frame: pd.DataFrame, x: alt.X, y: alt.Y, **mark: Any) -> Any:
     return alt.Chart(frame).mark_line(**mark).encode(x=x, y=y, color=colour)
 
 
-def _dispersion(curve: dict[str, Any]) -> Any:
+def _dispersion(curve: DispersionCurve) -> Any:
     long = pd.concat(
-        pd.DataFrame({"window": curve["window_s"], "value": curve[key], "of": name}) for key, name in _NAMES.items()
+        pd.DataFrame({"window": curve.window_s, "value": getattr(curve, key), "of": name})
+        for key, name in _NAMES.items()
     )
     x = alt.X("window:Q", scale=alt.Scale(type="log"), title="window, s")
     y = alt.Y("value:Q", scale=alt.Scale(type="log"), title="variance / mean")
-    band = pd.DataFrame({"window": curve["window_s"], "low": curve["model_low"], "high": curve["model_high"]})
+    band = pd.DataFrame({"window": curve.window_s, "low": curve.model_low, "high": curve.model_high})
     area = alt.Chart(band).mark_area(opacity=0.2, color="#c0392b").encode(
         x=x, y=alt.Y("low:Q", scale=alt.Scale(type="log")), y2="high:Q"
     )  # fmt: skip
     return area + _lines(long, x, y, point=True)
 
 
-def _waits(curve: dict[str, Any]) -> Any:
+def _waits(curve: WaitCurve) -> Any:
     """The share that waits longer, on a scale where the tail can be seen."""
     parts = []
     for key, name in _NAMES.items():
-        part = pd.DataFrame({"longer": [1 - share for share in curve["share"]], "wait": curve[key], "of": name})
+        part = pd.DataFrame({"longer": [1 - share for share in curve.share], "wait": getattr(curve, key), "of": name})
         parts.append(part[part["longer"] > 0])
-    x = alt.X("wait:Q", title=f"wait for one of {curve['slots']} slots, s")
+    x = alt.X("wait:Q", title=f"wait for one of {curve.slots} slots, s")
     y = alt.Y("longer:Q", scale=alt.Scale(type="log"), title="share that waits longer")
     return _lines(pd.concat(parts), x, y)
 
 
-def _over_time(curve: dict[str, Any], title: str) -> Any:
+def _over_time(curve: TimeCurve, title: str) -> Any:
     parts = [
-        pd.DataFrame({"minute": [i * curve["window_s"] / 60 for i in range(len(curve[key]))], "value": curve[key]})
+        pd.DataFrame(
+            {"minute": [i * curve.window_s / 60 for i in range(len(getattr(curve, key)))], "value": getattr(curve, key)}
+        )
         .assign(of=_NAMES[key])
         .dropna()
         for key in ("trace", "model")
@@ -107,10 +110,10 @@ def _over_time(curve: dict[str, Any], title: str) -> Any:
     return _lines(pd.concat(parts), alt.X("minute:Q", title="minute"), alt.Y("value:Q", title=title))
 
 
-def _counts(curve: dict[str, Any]) -> Any:
+def _counts(curve: CountsCurve) -> Any:
     parts = []
     for key, name in _NAMES.items():
-        ordered = sorted(curve[key])
+        ordered = sorted(getattr(curve, key))
         shares = [(i + 1) / len(ordered) for i in range(len(ordered))]
         parts.append(pd.DataFrame({"count": ordered, "share": shares, "of": name}))
     x, y = alt.X("count:Q", title="requests in a window of 10 s"), alt.Y("share:Q", title="share of windows")

@@ -7,13 +7,13 @@ open no files and decide nothing about what happens to bad rows.
 
 from surgeproof.traces.formats.azure import AzureCsv
 from surgeproof.traces.formats.burstgpt import BurstGptCsv
+from surgeproof.traces.formats.column_map import ColumnMap, MappedLines
 from surgeproof.traces.formats.evalscope import EvalScopeJsonl
 from surgeproof.traces.formats.litellm import LiteLlmJsonl
-from surgeproof.traces.formats.mapped import ColumnMap, MappedLines
 from surgeproof.traces.formats.mooncake import MooncakeJsonl
 from surgeproof.traces.formats.otel import OtelJson
-from surgeproof.traces.formats.own import SurgeproofJsonl
 from surgeproof.traces.formats.rows import BadValueError, Dropped, Malformed, Parsed, Row, TraceFormat
+from surgeproof.traces.formats.surgeproof_jsonl import SurgeproofJsonl
 from surgeproof.traces.formats.vllm import VllmLog
 
 FORMATS: tuple[TraceFormat, ...] = (

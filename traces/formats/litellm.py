@@ -4,23 +4,9 @@ Needed are `startTime` (epoch seconds or ISO), `prompt_tokens` and `completion_t
 and calls that generate no text are left out under a name.
 """
 
-from collections.abc import Iterable, Iterator
-from typing import Any
-
-from surgeproof.traces.formats.rows import (
-    NOT_A_GENERATION,
-    BadValueError,
-    Dropped,
-    Malformed,
-    NumberedLine,
-    Parsed,
-    Row,
-    field,
-    json_object,
-    moment_ns,
-    tokens,
-    usable,
-)
+from surgeproof.strict_json import JsonObject
+from surgeproof.traces.formats.json_lines import JsonLines
+from surgeproof.traces.formats.rows import NOT_A_GENERATION, Dropped, Row, field, moment_ns, tokens
 
 FAILED = "failed_request"
 NO_USAGE = "no_token_usage"
@@ -34,29 +20,15 @@ _GENERATING = (
 )
 
 
-class LiteLlmJsonl:
+class LiteLlmJsonl(JsonLines):
     """Reads the objects that LiteLLM's file, S3 and GCS loggers write."""
 
     name = "litellm"
     columns = '{"startTime": seconds or ISO, "prompt_tokens": n, "completion_tokens": n[, "status": "success"]}'
+    marks = ("startTime", "prompt_tokens")
 
-    def recognises(self, first_line: str) -> bool:
-        """By its names of time and lengths."""
-        try:
-            value = json_object(first_line)
-        except BadValueError:
-            return False
-        return "startTime" in value and "prompt_tokens" in value
-
-    def parse(self, lines: Iterable[NumberedLine]) -> Iterator[Parsed]:
-        """One object a line."""
-        for number, line in lines:
-            try:
-                yield self._row(number, json_object(line))
-            except BadValueError as exc:
-                yield Malformed(number, str(exc))
-
-    def _row(self, number: int, value: dict[str, Any]) -> Row | Dropped:
+    def row(self, number: int, value: JsonObject) -> Row | Dropped:
+        """One call."""
         kind = str(value.get("call_type") or "completion").removeprefix("a")
         if kind not in _GENERATING and f"a{kind}" not in _GENERATING:
             return Dropped(number, NOT_A_GENERATION)
@@ -65,11 +37,10 @@ class LiteLlmJsonl:
         if value.get("prompt_tokens") is None or value.get("completion_tokens") is None:
             return Dropped(number, NO_USAGE)
         session = value.get("session_id") or value.get("trace_id")
-        row = Row(
+        return Row(
             number,
             moment_ns("startTime", field(value, "startTime")),
             tokens("prompt_tokens", field(value, "prompt_tokens")),
             tokens("completion_tokens", field(value, "completion_tokens")),
             session=str(session) if session else None,
         )
-        return usable(row)

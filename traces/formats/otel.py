@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 from itertools import chain
 from typing import Any
 
+from surgeproof.strict_json import JsonObject
 from surgeproof.traces.formats.rows import (
     NOT_A_GENERATION,
     BadValueError,
@@ -64,7 +65,7 @@ def _is_whole(line: str) -> bool:
     return True
 
 
-def _spans(batch: dict[str, Any]) -> Iterator[dict[str, Any]]:
+def _spans(batch: JsonObject) -> Iterator[JsonObject]:
     try:
         for resource in field(batch, "resourceSpans"):
             for scope in resource.get("scopeSpans") or resource.get("instrumentationLibrarySpans") or ():
@@ -73,7 +74,7 @@ def _spans(batch: dict[str, Any]) -> Iterator[dict[str, Any]]:
         raise BadValueError(f"the batch is not of OTLP's form ({exc})") from exc
 
 
-def _row(number: int, span: dict[str, Any]) -> Row | Dropped | Malformed:
+def _row(number: int, span: JsonObject) -> Row | Dropped | Malformed:
     try:
         facts = {item["key"]: _value(item.get("value") or {}) for item in span.get("attributes") or ()}
         if not any(str(key).startswith("gen_ai.") for key in facts):
@@ -101,6 +102,6 @@ def _row(number: int, span: dict[str, Any]) -> Row | Dropped | Malformed:
         return Malformed(number, f"a span is not of OTLP's form ({exc!r})")
 
 
-def _value(value: dict[str, Any]) -> Any:
+def _value(value: JsonObject) -> Any:
     """OTLP's tagged value; 64-bit integers travel as text."""
     return next((held for key, held in value.items() if key.endswith("Value")), None)

@@ -12,18 +12,18 @@ from typing import Any, NamedTuple, Protocol
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from surgeproof.records import NS_PER_S
+from surgeproof.strict_json import JsonObject
 
 NumberedLine = tuple[int, str]
 
 ZERO_OUTPUT = "zero_output_tokens"
 ZERO_INPUT = "zero_input_tokens"
 NOT_A_GENERATION = "not_a_generation"
-MOST_TOKENS = 2**31 - 1
-LONGEST_NS = 2 * 366 * 86_400 * NS_PER_S
+MAX_TOKENS = 2**31 - 1
+MAX_SPAN_NS = 2 * 366 * 86_400 * NS_PER_S
 """A trace that spans more has a time stamp that is far off, or another unit."""
-_MOST_LINES = 10_000  # of one row, whose quoted field holds line breaks
-csv.field_size_limit(MOST_TOKENS)  # a column of prompts is longer than the default
-_LATEST_NS = 2**62  # the year 2116
+_MAX_LINES = 10_000  # of one row, whose quoted field holds line breaks
+_MAX_NS = 2**62  # the year 2116
 _CHARS_PER_TOKEN = 4
 _COMMA_FRACTION = re.compile(r"(:\d\d),(?=\d)")  # ISO 8601 allows 00:00:00,250
 
@@ -89,8 +89,8 @@ def tokens(name: str, value: Any) -> int:
         number = float(value)
     except (TypeError, ValueError, OverflowError) as exc:
         raise BadValueError(f"{name} is {str(value)[:40]!r}, not a number") from exc
-    if not math.isfinite(number) or not 0 <= number <= MOST_TOKENS or number != int(number):
-        raise BadValueError(f"{name} is {str(value)[:40]!r}, not a count of tokens up to {MOST_TOKENS}")
+    if not math.isfinite(number) or not 0 <= number <= MAX_TOKENS or number != int(number):
+        raise BadValueError(f"{name} is {str(value)[:40]!r}, not a count of tokens up to {MAX_TOKENS}")
     return int(number)
 
 
@@ -100,7 +100,7 @@ def offset_ns(name: str, value: Any, unit_ns: int) -> int:
         number = float(value)
     except (TypeError, ValueError, OverflowError) as exc:
         raise BadValueError(f"{name} is {str(value)[:40]!r}, not a time") from exc
-    if isinstance(value, bool) or not math.isfinite(number) or not 0 <= number * unit_ns < _LATEST_NS:
+    if isinstance(value, bool) or not math.isfinite(number) or not 0 <= number * unit_ns < _MAX_NS:
         raise BadValueError(f"{name} is {str(value)[:40]!r}, not a time since the start")
     return value * unit_ns if isinstance(value, int) else round(number * unit_ns)
 
@@ -115,7 +115,7 @@ def moment_ns(name: str, value: Any, unit_ns: int = NS_PER_S, zone: str = "UTC")
     if isinstance(value, int | float) or _is_number(value):
         try:
             number = Decimal(str(value))
-            if number.is_finite() and abs(number * unit_ns) < _LATEST_NS:
+            if number.is_finite() and abs(number * unit_ns) < _MAX_NS:
                 return round(number * unit_ns)
         except ArithmeticError:
             pass
@@ -131,7 +131,7 @@ def moment_ns(name: str, value: Any, unit_ns: int = NS_PER_S, zone: str = "UTC")
         at_ns = int(moment.timestamp()) * NS_PER_S + fraction_ns
     except (ValueError, OverflowError, ZoneInfoNotFoundError) as exc:
         raise BadValueError(f"{name} is {str(value)[:40]!r}, not a date and time") from exc
-    if abs(at_ns) >= _LATEST_NS:
+    if abs(at_ns) >= _MAX_NS:
         raise BadValueError(f"{name} is {str(value)[:40]!r}, too far away")
     return at_ns
 
@@ -168,6 +168,7 @@ def csv_records(lines: Iterable[NumberedLine]) -> Iterator[tuple[int, list[str]]
 
     Where quotes never balance, their first line is malformed and those after it are rows of their own.
     """
+    csv.field_size_limit(MAX_TOKENS)  # a column of prompts is longer than the default
     source, put_back = iter(lines), deque[NumberedLine]()
 
     def following() -> NumberedLine | None:
@@ -179,7 +180,7 @@ def csv_records(lines: Iterable[NumberedLine]) -> Iterator[tuple[int, list[str]]
             yield number, line.split(",")
             continue
         held, quotes = [first], line.count('"')
-        while quotes % 2 and len(held) < _MOST_LINES and (more := following()) is not None:
+        while quotes % 2 and len(held) < _MAX_LINES and (more := following()) is not None:
             held.append(more)
             quotes += more[1].count('"')
         try:
@@ -193,7 +194,7 @@ def csv_records(lines: Iterable[NumberedLine]) -> Iterator[tuple[int, list[str]]
             yield number, fields
 
 
-def json_object(line: str) -> dict[str, Any]:
+def json_object(line: str) -> JsonObject:
     """Read one JSON object.
 
     Raises:
@@ -208,6 +209,11 @@ def json_object(line: str) -> dict[str, Any]:
     return value
 
 
+def name_of(value: Any) -> str | None:
+    """A name, of a session say; None where there is none."""
+    return None if value in (None, "") else str(value)
+
+
 def hash_ids(value: Any) -> tuple[int, ...]:
     """Read ids of prefix-chained blocks: whole numbers of 64 bits, or none."""
     if value is not None and not isinstance(value, list | tuple):
@@ -218,7 +224,7 @@ def hash_ids(value: Any) -> tuple[int, ...]:
     return ids
 
 
-def field(row: dict[str, Any], name: str) -> Any:
+def field(row: JsonObject, name: str) -> Any:
     """A field that must be there; the error lists those that are."""
     if name not in row:
         raise BadValueError(f"no field {name!r}; the row has {', '.join(sorted(row)) or 'none'}")

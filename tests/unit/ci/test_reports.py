@@ -6,7 +6,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from surgeproof.ci.documents import result_document
+from surgeproof.ci.json_output import result_document
 from surgeproof.ci.reports import as_junit, as_markdown, write_reports
 from surgeproof.errors import ConfigError
 from surgeproof.records import Verdict

@@ -29,9 +29,9 @@ def url(tmp_path: Path) -> str:
 def test_an_engine_that_wastes_work_is_above_the_estimate(url: str) -> None:
     for run_id in (1, 2, 3, 4):
         whole = estimate_run(url, run_id, OF)[-1]
-        assert whole["sm_pct"] < whole["sm_counted"]
-        assert whole["dram_pct"] < whole["dram_counted"]
-        assert whole["limit"] in ("host", "load")
+        assert whole.sm_pct < whole.sm_counted
+        assert whole.dram_pct < whole.dram_counted
+        assert whole.limit in ("host", "load")
 
 
 def test_a_calibration_serves_a_run_that_it_has_not_seen(url: str) -> None:
@@ -39,8 +39,8 @@ def test_a_calibration_serves_a_run_that_it_has_not_seen(url: str) -> None:
     before = estimate_run(url, 4, OF)[-1]
     fit_estimator(url, (1, 2, 3), OF)
     after = estimate_run(url, 4, OF)[-1]
-    assert (before["calibrated"], after["calibrated"]) == (False, True)
+    assert (before.calibrated, after.calibrated) == (False, True)
     for name in ("sm", "dram"):
-        counted = after[f"{name}_counted"]
-        assert after[f"{name}_low"] <= counted <= after[f"{name}_high"]
-        assert abs(after[f"{name}_pct"] - counted) < abs(before[f"{name}_pct"] - counted)
+        counted = getattr(after, f"{name}_counted")
+        assert getattr(after, f"{name}_low") <= counted <= getattr(after, f"{name}_high")
+        assert abs(getattr(after, f"{name}_pct") - counted) < abs(getattr(before, f"{name}_pct") - counted)

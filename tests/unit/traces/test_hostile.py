@@ -149,15 +149,15 @@ def test_times_of_a_zone_with_and_without_offsets(tmp_path: Path) -> None:
     stamps = ["2024-10-27T01:30:00", "2024-10-27T02:30:00", "2024-10-27T03:30:00+01:00", "2024-10-27T04:30:00Z"]
     text = "t,i,o\n" + "".join(f"{stamp},5,6\n" for stamp in stamps)
     whole, streamed = both(written(tmp_path, text), f"{COLUMNS},zone=Europe/Berlin")
-    assert streamed["span_s"] == whole["span_s"] == 5 * 3600
-    assert streamed["dropped"] == whole["dropped"]
+    assert streamed.span_s == whole.span_s == 5 * 3600
+    assert streamed.dropped == whole.dropped
 
 
 def test_rows_without_time_and_tokens_are_no_blank_lines(tmp_path: Path) -> None:
     path = written(tmp_path, "t,i,o,x\n1,5,6,a\n,,,b\n\n2,5,6,c\n,,,d\n")
     whole, streamed = both(path, COLUMNS, skip_invalid=True)
-    assert (streamed["blank_lines"], streamed["dropped"]) == (whole["blank_lines"], whole["dropped"])
-    assert streamed["dropped"]["malformed"] == 2
+    assert (streamed.blank_lines, streamed.dropped) == (whole.blank_lines, whole.dropped)
+    assert streamed.dropped["malformed"] == 2
     with pytest.raises(TraceError, match="2 rows hold neither time nor tokens"):
         describe_file(path, columns=COLUMNS, large_bytes=0)
 
@@ -176,8 +176,8 @@ def test_a_parquet_file_needs_no_name_and_lists_its_columns(tmp_path: Path) -> N
 def test_a_late_first_row_hides_no_time(tmp_path: Path) -> None:
     text = "t,i,o\n1000,5,6\n" + "".join(f"{k},5,6\n" for k in range(2000))
     whole, streamed = both(written(tmp_path, text), COLUMNS)
-    assert streamed["span_s"] == whole["span_s"] == 1999
-    assert streamed["dispersion"]["60s"] == pytest.approx(whole["dispersion"]["60s"])
+    assert streamed.span_s == whole.span_s == 1999
+    assert streamed.dispersion["60s"] == pytest.approx(whole.dispersion["60s"])
 
 
 # -- fitted, drawn and scaled -----------------------------------------------------------------------

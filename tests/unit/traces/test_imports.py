@@ -4,12 +4,13 @@ import json
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
 from surgeproof.errors import TraceError
 from surgeproof.traces.describe import describe_file
-from surgeproof.traces.export import mooncake_lines
+from surgeproof.traces.mooncake_export import mooncake_lines
 from surgeproof.traces.reader import Trace, read_trace
 
 
@@ -141,7 +142,7 @@ def test_parquet_is_read_like_any_table(tmp_path: Path) -> None:
     assert told(trace) == [(0.0, 5, 2, None), (0.25, 3, 1, None)]
     assert trace.out_of_order == 1
     streamed = describe_file(path, columns="at=t,input=i,output=o", large_bytes=0)
-    assert (streamed["rows"], streamed["out_of_order"]) == (2, 1)
+    assert (streamed.rows, streamed.out_of_order) == (2, 1)
 
 
 @pytest.mark.parametrize(
@@ -184,8 +185,8 @@ def test_a_streamed_table_gives_the_figures_of_one_read_whole(tmp_path: Path, re
     path = real_trace("AzureLLMInferenceTrace_conv.csv")
     whole, streamed = describe_file(path), describe_file(path, large_bytes=0)
     for key in ("rows", "span_s", "dispersion", "input_tokens", "output_tokens", "clock_grid_s", "out_of_order"):
-        assert streamed[key] == whole[key], key
-    assert streamed["gap_cv"] == pytest.approx(whole["gap_cv"], rel=1e-6)
+        assert getattr(streamed, key) == getattr(whole, key), key
+    assert streamed.gap_cv == pytest.approx(whole.gap_cv, rel=1e-6)
 
 
 def test_a_streamed_table_counts_what_it_leaves_out(tmp_path: Path) -> None:
@@ -195,12 +196,11 @@ def test_a_streamed_table_counts_what_it_leaves_out(tmp_path: Path) -> None:
     with pytest.raises(TraceError, match="row 6: cannot read x, 5"):
         describe_file(path, columns=columns, large_bytes=0)
     facts = describe_file(path, columns=columns, skip_invalid=True, large_bytes=0)
-    assert facts["dropped"] == {"malformed": 2, "zero_output_tokens": 1, "zero_input_tokens": 1}
-    assert (facts["rows"], facts["blank_lines"], facts["span_s"]) == (2, 1, 4.0)
+    assert facts.dropped == {"malformed": 2, "zero_output_tokens": 1, "zero_input_tokens": 1}
+    assert (facts.rows, facts.blank_lines, facts.span_s) == (2, 1, 4.0)
     read = describe_file(path, columns=columns, skip_invalid=True)
-    assert {key: facts[key] for key in ("rows", "dropped", "blank_lines", "input_tokens")} == {
-        key: read[key] for key in ("rows", "dropped", "blank_lines", "input_tokens")
-    }
+    for key in ("rows", "dropped", "blank_lines", "input_tokens"):
+        assert getattr(facts, key) == getattr(read, key), key
 
 
 def test_chunks_do_not_change_the_figures() -> None:
@@ -214,5 +214,5 @@ def test_chunks_do_not_change_the_figures() -> None:
     for piece in np.array_split(np.arange(5000), 7):
         parts.add(at_ns[piece], lengths[0][piece], lengths[1][piece])
     expected, found = whole.result("x", "y"), parts.result("x", "y")
-    assert found.pop("gap_cv") == pytest.approx(expected.pop("gap_cv"))
-    assert found == expected
+    assert found.gap_cv == pytest.approx(expected.gap_cv)
+    assert found == msgspec.structs.replace(expected, gap_cv=found.gap_cv)

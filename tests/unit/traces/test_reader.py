@@ -187,22 +187,22 @@ FIGURES = {
 def test_public_traces_have_the_published_figures(name: str, real_trace: Any) -> None:
     rows, span, cv, one, ten, sixty, grid = FIGURES[name]
     facts = inspect_trace(read_trace(real_trace(name)))
-    assert facts["rows"] == rows
-    assert facts["span_s"] == pytest.approx(span, abs=1)
-    assert facts["gap_cv"] == pytest.approx(cv, rel=0.01)
+    assert facts.rows == rows
+    assert facts.span_s == pytest.approx(span, abs=1)
+    assert facts.gap_cv == pytest.approx(cv, rel=0.01)
     # Undoing a grid draws random times, so dispersion is that of one draw.
     tolerance = 0.06 if grid else 0.01
-    assert facts["dispersion"]["1s"] == pytest.approx(one, rel=tolerance)
-    assert facts["dispersion"]["10s"] == pytest.approx(ten, rel=tolerance)
-    assert facts["dispersion"]["60s"] == pytest.approx(sixty, rel=tolerance)
-    assert facts["clock_grid_s"] == grid
+    assert facts.dispersion["1s"] == pytest.approx(one, rel=tolerance)
+    assert facts.dispersion["10s"] == pytest.approx(ten, rel=tolerance)
+    assert facts.dispersion["60s"] == pytest.approx(sixty, rel=tolerance)
+    assert facts.clock_grid_s == grid
 
 
 def test_a_grid_that_is_kept_looks_like_a_burst(real_trace: Any) -> None:
     """The collector's artefact: dispersion 7.9 at 1 s, gap CV 3.03."""
     facts = inspect_trace(read_trace(real_trace("mooncake_conversation_trace.jsonl"), undo_grid=False))
-    assert facts["dispersion"]["1s"] == pytest.approx(7.90, rel=0.01)
-    assert facts["gap_cv"] == pytest.approx(3.03, rel=0.01)
+    assert facts.dispersion["1s"] == pytest.approx(7.90, rel=0.01)
+    assert facts.gap_cv == pytest.approx(3.03, rel=0.01)
 
 
 @pytest.mark.parametrize(

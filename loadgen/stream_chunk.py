@@ -8,6 +8,7 @@ import json
 from typing import Any, NamedTuple
 
 from surgeproof.loadgen.plain_body import clean, excerpt
+from surgeproof.strict_json import JsonObject
 
 _REASONING_KEYS = ("reasoning_content", "reasoning", "thinking", "reasoning_text")
 _OTHER_OUTPUT_KEYS = ("refusal", "audio", "reasoning_details")
@@ -50,7 +51,7 @@ class Usage:
         self.cached_tokens: int | None = None
         self.reasoning_tokens: int | None = None
 
-    def take(self, holder: dict[str, Any]) -> None:
+    def take(self, holder: JsonObject) -> None:
         """Read the usage of a chunk or choice, where it has one."""
         usage = holder.get("usage")
         if not isinstance(usage, dict):
@@ -72,17 +73,17 @@ class Usage:
             self.reasoning_tokens = _larger(self.reasoning_tokens, details.get("reasoning_tokens"))
 
 
-def choices_of(chunk: dict[str, Any]) -> list[dict[str, Any]]:
+def choices_of(chunk: JsonObject) -> list[JsonObject]:
     """The choices of a streamed chunk, or of a whole completion."""
     return _dicts(chunk.get("choices"))
 
 
-def has_usage(chunk: dict[str, Any]) -> bool:
+def has_usage(chunk: JsonObject) -> bool:
     """Whether a chunk holds usage of its own."""
     return bool(chunk.get("usage") or chunk.get("x_groq"))
 
 
-def output_of(choice: dict[str, Any]) -> Output:
+def output_of(choice: JsonObject) -> Output:
     """What one choice adds."""
     index = choice.get("index")
     if index.__class__ is not int:
@@ -141,7 +142,7 @@ def _of_tools(tools: Any, function: Any) -> tuple[bool, str]:
     return called, "".join(arguments)
 
 
-def is_error(chunk: dict[str, Any]) -> bool:
+def is_error(chunk: JsonObject) -> bool:
     """Whether a chunk says that the request failed."""
     error = chunk.get("error")
     if isinstance(error, dict):
@@ -174,7 +175,7 @@ def error_text(payload: Any) -> str:
     return excerpt(text.encode("utf-8", "replace"))
 
 
-def _dicts(value: Any) -> list[dict[str, Any]]:
+def _dicts(value: Any) -> list[JsonObject]:
     return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
 
 

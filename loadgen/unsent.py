@@ -1,55 +1,8 @@
-"""What the open and the closed loop share: the parts that are passed in, and records of requests without an exchange.
-
-Pure: neither gevent nor a socket is needed to drive a loop.
-"""
-
-from collections.abc import Callable
-from typing import Protocol
+"""Records of requests that have no reply: never sent, or failed by an error in the client. Pure."""
 
 from surgeproof.outcomes import Outcome
 from surgeproof.records import RequestPlan, StreamRecord
 from surgeproof.scenario import LoadConfig
-
-OnRecord = Callable[[StreamRecord, RequestPlan], None]
-
-
-class Clock(Protocol):
-    """The run's clock."""
-
-    def now_ns(self) -> int:
-        """Nanoseconds since the Unix epoch."""
-        ...
-
-
-class Timer(Protocol):
-    """Calls a loop once for each `set`."""
-
-    def set(self, at_ns: int) -> None:
-        """Fire at this time of the run's clock; at once if it has passed."""
-        ...
-
-    def cancel(self) -> None:
-        """Do not fire."""
-        ...
-
-
-class RequestSender(Protocol):
-    """Request bytes ahead of time, a send now, and how many requests are unanswered."""
-
-    @property
-    def in_flight(self) -> int:
-        """Requests that were sent and have not ended."""
-        ...
-
-    def payload(self, plan: RequestPlan) -> bytes:
-        """The request's bytes."""
-        ...
-
-    def send(
-        self, plan: RequestPlan, payload: bytes, intended_at_ns: int, phase: str, step: int, on_record: OnRecord
-    ) -> None:
-        """Send now; `on_record` is called once, when the request has ended."""
-        ...
 
 
 def failed_record(

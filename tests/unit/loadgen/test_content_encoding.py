@@ -7,7 +7,7 @@ import zlib
 import brotli
 import pytest
 
-from surgeproof.loadgen.coding import CodingError, decoder_for
+from surgeproof.loadgen.content_encoding import CodingError, decoder_for
 
 if sys.version_info >= (3, 14):
     from compression import zstd

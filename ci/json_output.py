@@ -1,26 +1,24 @@
 """Runs and results as plain JSON data, the forms that `--json` prints."""
 
-from typing import Any
-
 from surgeproof.results import Run, RunHead, RunResult
-from surgeproof.strict_json import plain
+from surgeproof.strict_json import JsonObject, plain
 
 
-def runs_document(heads: list[RunHead]) -> list[dict[str, Any]]:
+def runs_document(heads: list[RunHead]) -> list[JsonObject]:
     """The list of runs."""
     return [plain(head) for head in heads]
 
 
-def run_document(run: Run) -> dict[str, Any]:
+def run_document(run: Run) -> JsonObject:
     """One stored run; bounds of verdicts are `interval_low` and `interval_high`."""
-    document: dict[str, Any] = plain(run)
+    document: JsonObject = plain(run)
     for verdict in document["verdicts"]:
         interval = verdict.pop("interval")
         verdict |= {"interval_low": interval["low"], "interval_high": interval["high"]}
     return document
 
 
-def result_document(result: RunResult) -> dict[str, Any]:
+def result_document(result: RunResult) -> JsonObject:
     """Verdict, exit code, objectives and audit; the run's figures are those of `run_document`."""
     return {
         "run": result.run_id,
