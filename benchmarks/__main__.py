@@ -44,8 +44,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         program = build(Path(name))
         for label, case in CASES.items():
-            found = sorted((measure(program, case) for _ in range(repeats)), key=lambda run: run["events_per_s"])
-            report["cases"][label] = found[len(found) // 2]
+            result = sorted((measure(program, case) for _ in range(repeats)), key=lambda run: run["events_per_s"])
+            report["cases"][label] = result[len(result) // 2]
             print(label, json.dumps(report["cases"][label]), flush=True)
     RESULTS.mkdir(exist_ok=True)
     path = RESULTS / f"{report['at'][:10]}.json"

@@ -30,19 +30,19 @@ def measure_ceiling(report: Callable[[str], None]) -> Ceiling:
         program = build(Path(name))
         for rate in _RATES:
             for _ in range(_TRIES):
-                found = measure(program, open_loop(rate, _SECONDS))
-                if not found["breaches"]:
+                result = measure(program, open_loop(rate, _SECONDS))
+                if not result["breaches"]:
                     break
-            error = found["ttft_error_ms"]
+            error = result["ttft_error_ms"]
             report(
                 f"{rate:5g} requests/s of 50 tokens: first token within {error['p50']:.3f} ms (p50), "
-                f"{error['p99']:.3f} ms (p99); {found['worker_cpu_share']:.0%} of a core"
-                + (f"; {', '.join(found['breaches'])}" if found["breaches"] else "")
+                f"{error['p99']:.3f} ms (p99); {result['worker_cpu_share']:.0%} of a core"
+                + (f"; {', '.join(result['breaches'])}" if result["breaches"] else "")
             )
-            if found["breaches"]:
+            if result["breaches"]:
                 break
             errors.append(StampError(rate, error["p50"], error["p99"]))
-            events_per_s = float(found["events_per_s"])
+            events_per_s = float(result["events_per_s"])
         requests = measure(program, closed_loop(64, _SECONDS, tokens=1))
     if not errors:
         raise UsageError("the client's audit fails at the lowest load already: end other programs and try again")

@@ -26,7 +26,7 @@ from surgeproof.errors import UsageError
 from surgeproof.strict_json import JsonObject
 
 _SOURCE = Path(__file__).with_name("null_endpoint.c")
-_PATIENCE_S = 240.0
+_TIMEOUT_S = 240.0
 
 
 class Case(msgspec.Struct, frozen=True):
@@ -84,7 +84,7 @@ def measure(program: Path, case: Case) -> JsonObject:
             "--input-len", "50", "--output-len", str(case.tokens), "--json", *case.flags,
         ]  # fmt: skip
         result = subprocess.run(
-            _pinned(client_core, command), capture_output=True, text=True, timeout=_PATIENCE_S, check=False
+            _pinned(client_core, command), capture_output=True, text=True, timeout=_TIMEOUT_S, check=False
         )
         if not result.stdout:
             raise UsageError(f"the measuring run failed: {result.stderr.strip()}")
@@ -155,19 +155,19 @@ def _described(folder: Path, started_ns: int, run: JsonObject) -> JsonObject:
 
 def _read_log(path: Path) -> dict[int, tuple[int, npt.NDArray[np.int64]]]:
     """The endpoint's truth: read time and write times of each request, by plan index."""
-    data, offset, found = path.read_bytes(), 0, {}
+    data, offset, result = path.read_bytes(), 0, {}
     while offset + 24 <= len(data):
         index, read_at, count = struct.unpack_from("<3Q", data, offset)
         offset += 24
         if offset + 8 * count > len(data):
             break
-        found[index] = (read_at, np.frombuffer(data, dtype="<u8", count=count, offset=offset).astype(np.int64))
+        result[index] = (read_at, np.frombuffer(data, dtype="<u8", count=count, offset=offset).astype(np.int64))
         offset += 8 * count
-    return found
+    return result
 
 
 def _quantiles(values: npt.NDArray[np.float64]) -> dict[str, float]:
     if len(values) == 0:
         return {}
-    found = {f"p{q}": round(float(np.quantile(values, q / 100)), 4) for q in (50, 99)}
-    return found | {"max": round(float(values.max()), 4)}
+    results = {f"p{q}": round(float(np.quantile(values, q / 100)), 4) for q in (50, 99)}
+    return results | {"max": round(float(values.max()), 4)}

@@ -33,13 +33,13 @@ def plan(file: Path, rate: float | None, classes: str, as_json: bool) -> None:
     bad = [key for key, value in shares.items() if key not in REQUEST_CLASSES or not 0 <= value < 1e9]
     if bad or sum(shares.values()) <= 0:
         raise ConfigError(f"--classes: {classes!r} must give shares of {', '.join(REQUEST_CLASSES)}, none negative")
-    found = needs(parse_objectives(load_slo(file)), rate, shares)
+    result = needs(parse_objectives(load_slo(file)), rate, shares)
     if as_json:
-        click.echo(json.dumps(msgspec.to_builtins(found)))
+        click.echo(json.dumps(msgspec.to_builtins(result)))
     else:
         from surgeproof.commands.review_tables import print_needs
 
-        print_needs(found)
+        print_needs(result)
 
 
 @slo.command()

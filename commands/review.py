@@ -32,21 +32,21 @@ def compare(run_ids: tuple[int, ...], rate_drop: float, p99_rise: float, db: str
 
     if len(run_ids) < 2:
         raise ConfigError("name two runs or more: surgeproof compare A B")
-    found = compare_runs(db, run_ids, Policy(rate_drop=rate_drop / 100, p99_rise_ms=p99_rise))
-    for note in found.notes:
+    result = compare_runs(db, run_ids, Policy(rate_drop=rate_drop / 100, p99_rise_ms=p99_rise))
+    for note in result.notes:
         click.echo(f"Note: {note}", err=True)
     if as_json:
         plain = [
             {"before": run_ids[0], "after": number, "differences": msgspec.to_builtins(differences)}
-            for number, differences in zip(run_ids[1:], found.differences, strict=True)
+            for number, differences in zip(run_ids[1:], result.differences, strict=True)
         ]
         click.echo(json.dumps(plain, allow_nan=False))
     else:
         from surgeproof.commands.review_tables import print_comparison
 
-        for number, differences in zip(run_ids[1:], found.differences, strict=True):
+        for number, differences in zip(run_ids[1:], result.differences, strict=True):
             print_comparison(run_ids[0], number, differences)
-    sys.exit(found.exit_code)
+    sys.exit(result.exit_code)
 
 
 @click.command()
@@ -112,17 +112,17 @@ def breaker(run_id: int, ttft_p99: float, db: str, as_json: bool) -> None:
 
     from surgeproof.runs.review import breaker_of
 
-    found = breaker_of(db, run_id, ttft_p99)
+    result = breaker_of(db, run_id, ttft_p99)
     if as_json:
-        click.echo(json.dumps(msgspec.to_builtins(found)))
+        click.echo(json.dumps(msgspec.to_builtins(result)))
         return
-    scores = " ".join(f"{score:.2f}" for _, score in found.windows)
+    scores = " ".join(f"{score:.2f}" for _, score in result.windows)
     click.echo(f"scores over the run: {scores or 'too few requests'}")
-    threshold = "none: first tokens kept to it" if found.threshold is None else f"{found.threshold:.2f}"
+    threshold = "none: first tokens kept to it" if result.threshold is None else f"{result.threshold:.2f}"
     click.echo(f"suggested threshold for a p99 of {ttft_p99:g} ms: {threshold}")
-    if found.false_alarms:
+    if result.false_alarms:
         click.echo(
-            f"{found.false_alarms} windows that kept to it reach that score too: it would open for nothing there"
+            f"{result.false_alarms} windows that kept to it reach that score too: it would open for nothing there"
         )
 
 

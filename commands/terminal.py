@@ -10,5 +10,5 @@ _PIPED_COLUMNS = 200
 
 def new_console() -> Console:
     """As wide as the terminal; in a pipeline, where nobody told a width, wide enough for whole cells."""
-    told = sys.stdout.isatty() or "COLUMNS" in os.environ
-    return Console(width=None if told else _PIPED_COLUMNS)
+    width_known = sys.stdout.isatty() or "COLUMNS" in os.environ
+    return Console(width=None if width_known else _PIPED_COLUMNS)

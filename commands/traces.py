@@ -96,10 +96,10 @@ def fit(
     except OSError as exc:
         raise ConfigError(f"cannot write {output}: {exc.strerror}") from exc
     modulator = profile.arrivals.modulator
-    told = f"bursts a={modulator.a:g} rho={modulator.rho:g}" if modulator else "no bursts beyond the rate"
+    bursts = f"bursts a={modulator.a:g} rho={modulator.rho:g}" if modulator else "no bursts beyond the rate"
     click.echo(
         f"{output}: {profile.source.rows} requests, {len(profile.arrivals.rates_per_s)} windows of "
-        f"{profile.arrivals.coarse_window_s:g} s, {told}, gap shape {profile.arrivals.gap_shape:g}"
+        f"{profile.arrivals.coarse_window_s:g} s, {bursts}, gap shape {profile.arrivals.gap_shape:g}"
     )
 
 
@@ -155,12 +155,12 @@ def report(
             raise ConfigError("pictures need: pip install 'surgeproof[report]'") from exc
     points = read_trace(against, format_name, columns=columns, skip_invalid=skip_invalid).points
     at_s = np.array([point.at_ns for point in points]) / 1e9
-    found = check_profile(load_profile(profile), against.name, at_s, pair_lengths(points), seeds)
-    print_goodness(found)
+    result = check_profile(load_profile(profile), against.name, at_s, pair_lengths(points), seeds)
+    print_goodness(result)
     if html is not None:
-        _write(html, trace_report(found).encode())
+        _write(html, trace_report(result).encode())
     if json_path is not None:
-        _write(json_path, msgspec.json.encode(found) + b"\n")
+        _write(json_path, msgspec.json.encode(result) + b"\n")
 
 
 def _write(path: Path, data: bytes) -> None:

@@ -95,8 +95,8 @@ class Sampler:
             oldest = self._ring[0][0] if self._ring else self._next
             lost = max(0, oldest - cursor)
             start = max(cursor, oldest) - oldest
-            found = [sample for _, sample in list(self._ring)[start : start + _MAX_AT_ONCE]]
-            return found, max(cursor, oldest) + len(found), lost
+            results = [sample for _, sample in list(self._ring)[start : start + _MAX_AT_ONCE]]
+            return results, max(cursor, oldest) + len(results), lost
 
     def latest(self) -> Sequence[GpuSample]:
         """The newest sample of each GPU."""
@@ -194,8 +194,8 @@ def _samples(sampler: Sampler, request: web.Request) -> web.Response:
         cursor = int(request.query.get("since", "0"))
     except ValueError:
         raise web.HTTPBadRequest(text="since must be a whole number\n") from None
-    found, following, lost = sampler.since(max(0, cursor))
-    return _json({"instance": sampler.instance, "next": following, "lost": lost, "samples": found})
+    result, following, lost = sampler.since(max(0, cursor))
+    return _json({"instance": sampler.instance, "next": following, "lost": lost, "samples": result})
 
 
 def _clock(sampler: Sampler, request: web.Request) -> web.Response:

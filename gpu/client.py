@@ -58,7 +58,7 @@ class AgentClient:
 
     def collect(self) -> list[GpuSample]:
         """Samples since the last call, on the run's clock; an agent that does not answer is asked again later."""
-        found: list[GpuSample] = []
+        results: list[GpuSample] = []
         try:
             while True:
                 answer = self._get(f"/samples?since={self._cursor}")
@@ -71,23 +71,23 @@ class AgentClient:
                 self.lost += int(answer["lost"])
                 self._cursor = int(answer["next"])
                 samples = msgspec.convert(answer["samples"], list[GpuSample])
-                found += [
+                results += [
                     msgspec.structs.replace(sample, at_ns=sample.at_ns - self.offset.ahead_ns) for sample in samples
                 ]
                 if not samples:
-                    return found
+                    return results
         except (httpx2.HTTPError, ValueError, KeyError, msgspec.ValidationError):
             self.failures += 1
-            return found
+            return results
 
     def close(self) -> None:
         """Close the connection."""
         self._http.close()
 
     def _connect(self) -> None:
-        found = self._get("/gpus")
-        self._instance = str(found["instance"])
-        self.facts |= {facts.uuid: facts for facts in msgspec.convert(found["gpus"], list[GpuFacts])}
+        result = self._get("/gpus")
+        self._instance = str(result["instance"])
+        self.facts |= {facts.uuid: facts for facts in msgspec.convert(result["gpus"], list[GpuFacts])}
         exchanges = []
         for _ in range(_EXCHANGES):
             asked = self._now_ns()
@@ -98,8 +98,8 @@ class AgentClient:
     def _get(self, path: str) -> JsonObject:
         reply = self._http.get(path)
         reply.raise_for_status()
-        found: JsonObject = reply.json()
-        return found
+        result: JsonObject = reply.json()
+        return result
 
 
 class GpuCollector:
@@ -121,8 +121,8 @@ class GpuCollector:
     def take(self) -> list[GpuSample]:
         """Samples that arrived since the last call."""
         with self._lock:
-            found, self._samples = self._samples, []
-        return found
+            result, self._samples = self._samples, []
+        return result
 
     def stop(self) -> None:
         """Ask every agent once more, and stop."""

@@ -43,11 +43,11 @@ def fit_to_counters(windows: Sequence[Window], gpu: Gpu, fit: Fit | None = None,
         for prefill in _FACTORS
     }
     decode, prefill = min(errors, key=errors.__getitem__)
-    found = scaled(fit, float(decode), float(prefill))
+    result = scaled(fit, float(decode), float(prefill))
     busy = np.array([max(window.busy_share, 0.05) for window in windows])
-    sm, dram = (np.quantile(np.abs(column) / 100 / busy, 0.9) for column in _errors(windows, gpu, found, gpus).T)
+    sm, dram = (np.quantile(np.abs(column) / 100 / busy, 0.9) for column in _errors(windows, gpu, result, gpus).T)
     return msgspec.structs.replace(
-        found, sm_half=max(fit.sm_half, float(sm)), dram_half=max(fit.dram_half, float(dram))
+        result, sm_half=max(fit.sm_half, float(sm)), dram_half=max(fit.dram_half, float(dram))
     )
 
 
@@ -64,9 +64,9 @@ def scaled_work(decode: Work, prefill: Work, fit: Fit) -> Work:
 def _errors(
     windows: Sequence[Window], gpu: Gpu, fit: Fit, gpus: int
 ) -> "np.ndarray[tuple[int, int], np.dtype[np.float64]]":
-    found = []
+    results = []
     for window in windows:
         work = scaled_work(window.decode, window.prefill, fit)
         guess = estimate(work, gpu, window.length_s, window.busy_share, fit=fit, gpus=gpus)
-        found.append((guess.sm_pct - window.sm_pct, guess.dram_pct - window.dram_pct))
-    return np.array(found)
+        results.append((guess.sm_pct - window.sm_pct, guess.dram_pct - window.dram_pct))
+    return np.array(results)

@@ -13,7 +13,7 @@ Floats = npt.NDArray[np.float64]
 
 _BUSY_PCT = 50.0
 _THROTTLED_SHARE = 0.05
-_FEWEST = 10
+_MIN_SAMPLES = 10
 _LEAK_WATCH_NS = 300_000_000_000
 _STAGE_NS = 60_000_000_000
 _OTHER_LENGTH = 1.5
@@ -35,19 +35,19 @@ def prompt_stages(at_ns: npt.NDArray[np.int64], prompt_tokens: Floats) -> list[S
         at_ns: when requests were due.
         prompt_tokens: of each.
     """
-    found: list[Stage] = []
+    results: list[Stage] = []
     if not len(at_ns):
-        return found
+        return results
     window = (at_ns - at_ns.min()) // _STAGE_NS
     for number in np.unique(window):
         median = float(np.median(prompt_tokens[window == number]))
         start_ns = int(at_ns.min() + number * _STAGE_NS)
-        before = found[-1].prompt_tokens if found else None
+        before = results[-1].prompt_tokens if results else None
         if before is not None and 1 / _OTHER_LENGTH <= (median + 1) / (before + 1) <= _OTHER_LENGTH:
-            found[-1] = found[-1]._replace(end_ns=start_ns + _STAGE_NS)
+            results[-1] = results[-1]._replace(end_ns=start_ns + _STAGE_NS)
         else:
-            found.append(Stage(median, start_ns, start_ns + _STAGE_NS))
-    return found
+            results.append(Stage(median, start_ns, start_ns + _STAGE_NS))
+    return results
 
 
 def values(samples: Sequence[GpuSample], field: str) -> Floats:
@@ -71,25 +71,25 @@ def diagnose(
         span_s: length of the run.
         stages: stretches in which growing memory is looked for apart; none for the run as a whole.
     """
-    found = []
+    results = []
     by_gpu: dict[str, list[GpuSample]] = {}
     for sample in samples:
         by_gpu.setdefault(sample.gpu, []).append(sample)
-    for number, (gpu, held) in enumerate(sorted(by_gpu.items())):
+    for number, (gpu, own) in enumerate(sorted(by_gpu.items())):
         name = f"GPU {number} ({(facts[gpu].name if gpu in facts else None) or gpu})"
-        found += [f"{name}: {line}" for line in _of_one(facts.get(gpu), held, stages)]
-    found += _of_all(by_gpu, output_tokens, span_s)
-    return found
+        results += [f"{name}: {line}" for line in _of_one(facts.get(gpu), own, stages)]
+    results += _of_all(by_gpu, output_tokens, span_s)
+    return results
 
 
 def _of_one(facts: GpuFacts | None, samples: Sequence[GpuSample], stages: Sequence[Stage]) -> list[str]:
-    held = [*_throttling(samples), *_link(facts, samples), *_numa(facts), *_room(samples)]
+    lines = [*_throttling(samples), *_link(facts, samples), *_numa(facts), *_room(samples)]
     if len(stages) < 2:
-        return [*held, *_leak(samples)]
+        return [*lines, *_leak(samples)]
     for stage in stages:
         inside = [s for s in samples if stage.start_ns <= s.at_ns < stage.end_ns]
-        held += [f"{line}, at prompts of about {stage.prompt_tokens:,.0f} tokens" for line in _leak(inside)]
-    return held
+        lines += [f"{line}, at prompts of about {stage.prompt_tokens:,.0f} tokens" for line in _leak(inside)]
+    return lines
 
 
 def _throttling(samples: Sequence[GpuSample]) -> list[str]:
@@ -102,8 +102,8 @@ def _throttling(samples: Sequence[GpuSample]) -> list[str]:
         share = sum(bool((s.throttle_bits or 0) & bit) for s in busy) / len(busy)
         if share >= _THROTTLED_SHARE:
             clock = values([s for s in busy if (s.throttle_bits or 0) & bit], "sm_clock_mhz")
-            told = f", at {np.median(clock):.0f} MHz" if len(clock) else ""
-            lines.append(f"throttled by {reason} in {share:.0%} of the busy time{told}")
+            at_clock = f", at {np.median(clock):.0f} MHz" if len(clock) else ""
+            lines.append(f"throttled by {reason} in {share:.0%} of the busy time{at_clock}")
     return lines
 
 
@@ -134,25 +134,25 @@ def _numa(facts: GpuFacts | None) -> list[str]:
 def _room(samples: Sequence[GpuSample]) -> list[str]:
     """The usual number beside what the SMs did: how much more the same time could carry."""
     active, busy = values(samples, "time_active_pct"), values(samples, "sm_pct")
-    if len(active) < _FEWEST or len(busy) < _FEWEST:
+    if len(active) < _MIN_SAMPLES or len(busy) < _MIN_SAMPLES:
         return []
     dram = values(samples, "dram_pct")
     fullest = max(float(busy.mean()), float(dram.mean()) if len(dram) else 0.0)
     if fullest <= 0 or active.mean() < _BUSY_PCT:
         return []
-    told = f"a kernel ran {active.mean():.0f} % of the time, SMs were {busy.mean():.0f} % busy"
+    usage = f"a kernel ran {active.mean():.0f} % of the time, SMs were {busy.mean():.0f} % busy"
     room = 100 / fullest
-    return [f"{told}: room for about {room:.1f} times the batch" if room > 1.3 else f"{told}: it is nearly full"]
+    return [f"{usage}: room for about {room:.1f} times the batch" if room > 1.3 else f"{usage}: it is nearly full"]
 
 
 def _leak(samples: Sequence[GpuSample]) -> list[str]:
     """A slope of used memory that stands out of its noise, over the second half of the samples."""
-    held = [(s.at_ns, s.memory_used_bytes) for s in samples if s.memory_used_bytes is not None]
-    held = held[len(held) // 2 :]
+    points = [(s.at_ns, s.memory_used_bytes) for s in samples if s.memory_used_bytes is not None]
+    points = points[len(points) // 2 :]
     # Caches and pools grow for minutes after a start or a change of load; a leak goes on.
-    if not held or held[-1][0] - held[0][0] < _LEAK_WATCH_NS:
+    if not points or points[-1][0] - points[0][0] < _LEAK_WATCH_NS:
         return []
-    slope = slope_with_bounds([at / 1e9 for at, _ in held], [float(used) for _, used in held])
+    slope = slope_with_bounds([at / 1e9 for at, _ in points], [float(used) for _, used in points])
     if slope is None or slope[1] <= 0 or slope[0] * 3600 < 50e6:
         return []
     per_hour = [value * 3600 / 1e9 for value in slope]
@@ -161,7 +161,7 @@ def _leak(samples: Sequence[GpuSample]) -> list[str]:
 
 def slope_with_bounds(x: Sequence[float], y: Sequence[float]) -> tuple[float, float, float] | None:
     """Least-squares slope with 95 % bounds; None under ten points or without any spread."""
-    if len(x) < _FEWEST:
+    if len(x) < _MIN_SAMPLES:
         return None
     xs, ys = np.array(x) - np.mean(x), np.array(y)
     power = float((xs**2).sum())
@@ -179,8 +179,8 @@ def _of_all(by_gpu: Mapping[str, Sequence[GpuSample]], output_tokens: float, spa
     if not by_gpu or output_tokens <= 0 or span_s <= 0:
         return []
     lines = [f"{output_tokens / span_s / len(by_gpu):,.1f} output tokens/s a GPU ({len(by_gpu)} GPUs)"]
-    power = [values(held, "power_w") for held in by_gpu.values()]
-    if all(len(held) for held in power):
-        joule = sum(float(held.mean()) for held in power) * span_s / output_tokens
+    power = [values(own, "power_w") for own in by_gpu.values()]
+    if all(len(own) for own in power):
+        joule = sum(float(own.mean()) for own in power) * span_s / output_tokens
         lines.append(f"{joule:.3g} J an output token")
     return lines

@@ -110,7 +110,7 @@ def dtype_bytes(name: str) -> float:
     Raises:
         UsageError: the type is unknown.
     """
-    found = _DTYPE_BYTES.get(name.removeprefix("torch.").lower())
-    if found is None:
+    result = _DTYPE_BYTES.get(name.removeprefix("torch.").lower())
+    if result is None:
         raise UsageError(f"unknown number type {name!r}; known are {', '.join(_DTYPE_BYTES)}")
-    return found
+    return result

@@ -45,26 +45,26 @@ def load_windows(columns: RecordColumns, window_s: float) -> list[Load]:
 
     Requests that failed after their first token count as far as they came: the engine worked for them too.
     """
-    held = columns.chosen(columns.has("first_token_at_ns") & columns.has("last_token_at_ns"))
-    if len(held) == 0:
+    streamed = columns.chosen(columns.has("first_token_at_ns") & columns.has("last_token_at_ns"))
+    if len(streamed) == 0:
         return []
     origin = int(columns.integers("intended_at_ns").min())
 
     def seconds(name: str) -> Floats:
-        times: Floats = (held.integers(name) - origin) / 1e9
+        times: Floats = (streamed.integers(name) - origin) / 1e9
         return times
 
     sent, first, last = (seconds(name) for name in ("sent_at_ns", "first_token_at_ns", "last_token_at_ns"))
-    inputs = np.nan_to_num(held.numbers("input_tokens"), nan=0.0)
-    inputs = np.where(inputs > 0, inputs, held.numbers("planned_input_tokens"))
-    outputs = np.nan_to_num(held.numbers("output_tokens"), nan=0.0)
-    events = np.nan_to_num(held.numbers("token_events"), nan=0.0)
-    answered = held.texts("outcome") == Outcome.OK
-    unknown = np.where(answered, held.numbers("planned_output_tokens"), events)
+    inputs = np.nan_to_num(streamed.numbers("input_tokens"), nan=0.0)
+    inputs = np.where(inputs > 0, inputs, streamed.numbers("planned_input_tokens"))
+    outputs = np.nan_to_num(streamed.numbers("output_tokens"), nan=0.0)
+    events = np.nan_to_num(streamed.numbers("token_events"), nan=0.0)
+    answered = streamed.texts("outcome") == Outcome.OK
+    unknown = np.where(answered, streamed.numbers("planned_output_tokens"), events)
     outputs = np.maximum(np.where(outputs > 0, outputs, unknown), 1.0)
-    computed = np.maximum(inputs - np.nan_to_num(held.numbers("cached_tokens"), nan=0.0), 1.0)
+    computed = np.maximum(inputs - np.nan_to_num(streamed.numbers("cached_tokens"), nan=0.0), 1.0)
     rate = (outputs - 1) / np.maximum(last - first, 1e-6)
-    found = []
+    results = []
     for number in range(int(np.ceil(max(float(last.max()), window_s) / window_s))):
         start, end = number * window_s, (number + 1) * window_s
         overlap = np.maximum(np.minimum(last, end) - np.maximum(first, start), 0.0)
@@ -76,13 +76,13 @@ def load_windows(columns: RecordColumns, window_s: float) -> list[Load]:
         # Half of an answer stands in the cache on average.
         context = float(((inputs + outputs / 2) * tokens).sum() / tokens.sum()) if tokens.sum() > 0 else 0.0
         came = (first >= start) & (first < end)
-        found.append(
+        results.append(
             Load(
                 start, window_s, _covered_s(sent, last, start, end) / window_s, steps,
                 float(tokens.sum()) / steps if steps else 0.0, context, int(came.sum()), float(computed[came].sum()),
             )
         )  # fmt: skip
-    return found
+    return results
 
 
 def _covered_s(starts: Floats, ends: Floats, low: float, high: float) -> float:

@@ -169,16 +169,16 @@ def estimate_steps(rows: list[JsonObject], gpu: Gpu, fit: Fit | None = None) -> 
     Raises:
         UsageError: a row lacks a field, or is of an unknown kind.
     """
-    found = []
+    results = []
     for number, row in enumerate(rows):
         try:
             work = _step_work(row).times(float(row["steps"]))
-            found.append(
+            results.append(
                 estimate(work, gpu, float(row["wall_s"]), float(row["busy_s"]) / float(row["wall_s"]), fit=fit)
             )
         except (KeyError, TypeError, ValueError, ZeroDivisionError) as exc:
             raise UsageError(f"row {number} of the steps cannot be read: {exc!r}") from exc
-    return found
+    return results
 
 
 def _step_work(row: JsonObject) -> Work:

@@ -70,10 +70,10 @@ def save_ceiling(ceiling: Ceiling) -> Path:
 def load_ceiling() -> Ceiling | None:
     """This host's figures; None where there are none, or they are another host's."""
     try:
-        found = msgspec.json.decode(ceiling_path().read_bytes(), type=Ceiling)
+        result = msgspec.json.decode(ceiling_path().read_bytes(), type=Ceiling)
     except (OSError, msgspec.DecodeError):
         return None
-    return found if found.host == platform.node() else None
+    return result if result.host == platform.node() else None
 
 
 def ceiling_note(

@@ -80,6 +80,10 @@ class Stage(Enum):
     CLOSED = auto()
 
 
+# Access to an enum's member costs more than the comparison, for every read.
+_CONTINUE, _OPEN = Action.CONTINUE, Stage.OPEN
+
+
 class Connection:
     """One socket and the exchange that it carries, None while it is idle.
 
@@ -312,7 +316,7 @@ class Connection:
         exchange = self.exchange
         if exchange is None:
             return False
-        if self._stage is Stage.OPEN:
+        if self._stage is _OPEN:
             if self._tls is None:
                 self._feed(exchange, data)
             else:
@@ -372,7 +376,7 @@ class Connection:
         if exchange.sent_at_ns is None:
             # An answer that came before the request was sent whole.
             exchange.sent_at_ns = exchange.reader.headers_at_ns
-        if action is not Action.CONTINUE:
+        if action is not _CONTINUE:
             self._act(exchange, action)
 
     def _act(self, exchange: Exchange, action: Action) -> None:

@@ -11,7 +11,7 @@ from surgeproof.loadgen.target import Target
 from surgeproof.scenario import TargetConfig
 from surgeproof.strict_json import JsonObject
 
-_PATIENCE_S = 5.0
+_TIMEOUT_S = 5.0
 
 
 class Endpoint(msgspec.Struct, frozen=True):
@@ -50,7 +50,7 @@ def check_endpoint(config: TargetConfig, secrets: Secrets) -> Endpoint:
     verify = target.tls_context if target.tls_context is not None else True
     url = f"{base_url}/models"
     try:
-        with httpx2.Client(timeout=_PATIENCE_S, verify=verify) as client:
+        with httpx2.Client(timeout=_TIMEOUT_S, verify=verify) as client:
             reply = client.get(url, headers=secrets.headers)
     except (httpx2.HTTPError, httpx2.InvalidURL, UnicodeError, ValueError) as exc:
         raise EndpointError(

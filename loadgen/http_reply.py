@@ -67,6 +67,10 @@ class Action(Enum):
     FAULT = auto()
 
 
+# Access to an enum's member costs more than all else that is done with it here, for every read.
+_CONTINUE, _DONE = Action.CONTINUE, State.DONE
+
+
 class HttpReply:
     """The replies of one connection.
 
@@ -106,7 +110,16 @@ class HttpReply:
             return self._invalid("the server switched protocols")
         except httptools.HttpParserError as exc:
             return self._invalid(f"the reply is not HTTP/1.1: {exc}")
-        return self._after_read()
+        reader, pieces = self._reader, self._pieces
+        if reader is None:
+            return Action.CLOSE
+        if pieces:
+            # One read may hold many chunks of the body: the reader gets them as the one arrival that they were.
+            reader.on_body(pieces[0] if len(pieces) == 1 else b"".join(pieces), at_ns)
+            pieces.clear()
+        if self.state is _DONE or reader.stop_reading or reader.saw_done:
+            return self._after_last(reader)
+        return _CONTINUE
 
     def end(self, at_ns: int) -> Action:
         """The other side has closed the connection."""
@@ -130,37 +143,28 @@ class HttpReply:
         framed = "chunked" in self._headers.get("transfer-encoding", "").lower()
         return not framed and "content-length" not in self._headers
 
-    def _after_read(self) -> Action:
-        """Hand on what one read held, and see whether the reply is over."""
-        reader = self._reader
-        if reader is None:
-            return Action.CLOSE
-        self._hand_on_body(reader)
+    def _after_last(self, reader: ReplyReader) -> Action:
+        """The reply is over, or the reader has seen enough of it."""
         if self.state is State.DONE:
             self.state = State.IDLE
             reader.on_end(self._at_ns)
             return Action.KEEP if self._keep_alive else Action.CLOSE
         if reader.stop_reading:
             return Action.CLOSE
-        if reader.saw_done and not self._last_event_reported:
-            self._last_event_reported = True
-            return Action.LAST_EVENT
-        return Action.CONTINUE
-
-    def _hand_on_body(self, reader: ReplyReader) -> None:
-        """One read may hold many chunks of the body: the reader gets them as the one arrival that they were."""
-        pieces = self._pieces
-        if pieces:
-            self._pieces = []
-            reader.on_body(pieces[0] if len(pieces) == 1 else b"".join(pieces), self._at_ns)
+        if self._last_event_reported:
+            return Action.CONTINUE
+        self._last_event_reported = True
+        return Action.LAST_EVENT
 
     def _invalid(self, message: str) -> Action:
         """Invalid HTTP: drop the connection after a whole reply, fail an unfinished one."""
         self._keep_alive = False
-        if self.state is State.DONE:
-            return self._after_read()
-        if self._reader is not None and self.state is State.BODY:
-            self._hand_on_body(self._reader)
+        reader, body = self._reader, b"".join(self._pieces)
+        self._pieces.clear()
+        if reader is not None and body:
+            reader.on_body(body, self._at_ns)
+        if reader is not None and self.state is State.DONE:
+            return self._after_last(reader)
         return self._fault(Outcome.MALFORMED, message)
 
     def _fault(self, outcome: Outcome, message: str) -> Action:
@@ -195,7 +199,7 @@ class HttpReply:
 
     def on_body(self, data: bytes) -> None:
         """A piece of the body, framing removed."""
-        if self.state is not State.DONE:
+        if self.state is not _DONE:
             self._pieces.append(data)
 
     def on_message_complete(self) -> None:

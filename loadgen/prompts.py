@@ -18,7 +18,7 @@ from surgeproof.errors import ConfigError
 
 _PASSAGE_WORDS = 200_000
 _NONCE_WORDS = 7
-_MOST_BLOCKS = 4096
+_MAX_BLOCKS = 4096
 
 
 class Tokenizer(Protocol):
@@ -74,7 +74,7 @@ class PromptMaker:
     def _block(self, block: int, words: int) -> str:
         """The text of one hash id."""
         if block not in self._blocks:
-            if len(self._blocks) >= _MOST_BLOCKS:
+            if len(self._blocks) >= _MAX_BLOCKS:
                 self._blocks.clear()
             # Any integer, also a negative or a 64-bit one, becomes a seed of its own.
             seed = int.from_bytes(hashlib.blake2b(f"{self._seed}/{block}".encode(), digest_size=8).digest())

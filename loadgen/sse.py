@@ -68,13 +68,13 @@ class SseParser:
             data = data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
         if not data:
             return []
-        held = self._held
-        if b"\n\n" not in data and not (held and data[0] == 10 and held[-1][-1] == 10):
+        pending = self._held
+        if b"\n\n" not in data and not (pending and data[0] == 10 and pending[-1][-1] == 10):
             self._hold(data)
             return []
-        if held:
-            data = b"".join((*held, data))
-            held.clear()
+        if pending:
+            data = b"".join((*pending, data))
+            pending.clear()
             self._held_bytes = 0
         blocks = data.split(b"\n\n")
         tail = blocks.pop()

@@ -60,10 +60,10 @@ class Target:
         """
         host, port = (self.proxy.hostname or "", self.proxy.port or 80) if self.proxy else (self.host, self.port)
         try:
-            found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+            result = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
         except (OSError, UnicodeError) as exc:
             raise EndpointError(f"cannot resolve host {host!r} of {self.base_url}: {exc}") from exc
-        self.addresses = [(int(family), address) for family, _, _, _, address in found]
+        self.addresses = [(int(family), address) for family, _, _, _, address in result]
 
     def prefer(self, address: tuple[int, Any]) -> None:
         """Try the address that answered first from now on."""

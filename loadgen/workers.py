@@ -276,8 +276,8 @@ class WorkerController:
         """Send a message and wait for the master's answer of the same name."""
         answer = self._answers[name] = AsyncResult()
         self._send(name, data)
-        found: JsonObject = answer.get(timeout=_ANSWER_TIMEOUT_S)
-        return found
+        result: JsonObject = answer.get(timeout=_ANSWER_TIMEOUT_S)
+        return result
 
     def _on_answer(self, msg: Any, **_: Any) -> None:
         answer = self._answers.pop(msg.type.removeprefix("surgeproof_"), None)

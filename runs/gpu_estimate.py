@@ -154,13 +154,13 @@ def _windows(engine: Any, run_id: int, shape: ModelShape) -> list[Window]:
     origin = int(columns.integers("intended_at_ns").min())
     samples = gpu_samples(engine, run_id)
     at_s = np.array([(sample.at_ns - origin) / 1e9 for sample in samples])
-    found = []
+    results = []
     for load in loads:
         inside = np.flatnonzero((at_s >= load.start_s) & (at_s < load.start_s + load.length_s)) if len(at_s) else ()
         counted = [values([samples[i] for i in inside], field) for field in ("sm_pct", "dram_pct")]
         sm, dram = (float(column.mean()) if len(column) else float("nan") for column in counted)
-        found.append(Window(*_work(shape, load), load.length_s, load.busy_share, sm, dram))
-    return found
+        results.append(Window(*_work(shape, load), load.length_s, load.busy_share, sm, dram))
+    return results
 
 
 def _work(shape: ModelShape, load: Load) -> tuple[Work, Work]:

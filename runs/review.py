@@ -107,11 +107,11 @@ def baseline_report(db_url: str, run_id: int, days: float) -> BaselineReport:
         )
     measured = measured_run(engine, run_id)
     names = groups(measured)
-    found = deviations(
+    result = deviations(
         _figures(measured, names), [_figures(measured_run(engine, earlier.id), names) for earlier in history]
     )
-    tags = explain(found, run.metadata, [earlier.metadata for earlier in history])
-    return BaselineReport(tuple(earlier.id for earlier in history), same_hour, tuple(found), tuple(tags))
+    tags = explain(result, run.metadata, [earlier.metadata for earlier in history])
+    return BaselineReport(tuple(earlier.id for earlier in history), same_hour, tuple(result), tuple(tags))
 
 
 def _same_load(one: Run, other: Run) -> bool:

@@ -267,10 +267,10 @@ class _Reply:
 
 def prefix_blocks(words: list[str]) -> list[int]:
     """Ids of the full blocks of a prompt; each id covers everything before it, too."""
-    blocks, held = [], 0
+    blocks, block = [], 0
     for start in range(0, len(words) - BLOCK_TOKENS + 1, BLOCK_TOKENS):
-        held = hash((held, *words[start : start + BLOCK_TOKENS]))
-        blocks.append(held)
+        block = hash((block, *words[start : start + BLOCK_TOKENS]))
+        blocks.append(block)
     return blocks
 
 

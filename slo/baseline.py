@@ -93,7 +93,7 @@ def deviations(
         figures: value by group and metric.
         history: the same of each earlier run.
     """
-    found = []
+    results = []
     for group, metrics in figures.items():
         for metric, value in metrics.items():
             before = [past[group][metric] for past in history if metric in past.get(group, {})]
@@ -104,15 +104,15 @@ def deviations(
             change = (value - median) / abs(median) if median else 0.0
             worse = change < 0 if metric.endswith("/s") or metric.startswith("success") else change > 0
             off = abs(change) > DEVIATION and abs(value - median) > _SPREADS * spread
-            found.append(Deviation(group, metric, value, median, spread, change, worse and off))
-    return found
+            results.append(Deviation(group, metric, value, median, spread, change, worse and off))
+    return results
 
 
 def explain(
-    found: Sequence[Deviation], tags: Mapping[str, str], history_tags: Sequence[Mapping[str, str]]
+    result: Sequence[Deviation], tags: Mapping[str, str], history_tags: Sequence[Mapping[str, str]]
 ) -> list[str]:
     """What the alarms have in common: the worst group, the phase, and tags that are new."""
-    alarms = [deviation for deviation in found if deviation.alarm]
+    alarms = [deviation for deviation in result if deviation.alarm]
     if not alarms:
         return []
     sentences = []

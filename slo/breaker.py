@@ -14,7 +14,7 @@ from surgeproof.slo.measured import Measured
 
 _WEIGHTS = (0.3, 0.4, 0.3)
 _WINDOWS = 30
-_FEWEST = 5
+_MIN_REQUESTS = 5
 
 Floats = npt.NDArray[np.float64]
 
@@ -42,15 +42,15 @@ def breaker(measured: Measured, p99_bound_ms: float, gpu_memory_bytes: float | N
     at_s = measured.times_s["intended_at_ns"]
     ttft = measured.latency_ms("ttft")
     mask = measured.judged
-    if int(mask.sum()) < _FEWEST:
+    if int(mask.sum()) < _MIN_REQUESTS:
         return Breaker((), None)
     span = max(float(at_s[mask].max()), 1e-9)
     window = np.minimum((at_s / span * _WINDOWS).astype(np.int64), _WINDOWS - 1)
     counts = np.bincount(window[mask], minlength=_WINDOWS).astype(np.float64)
     # A failed request has waited for ever; a window without requests tells nothing, so the one before stands.
     waited = np.where(measured.ok, ttft, np.inf)
-    held = [waited[mask & (window == number)] for number in range(_WINDOWS)]
-    p99 = np.minimum(_filled(np.array([_p99(values) for values in held])), 2 * p99_bound_ms)
+    by_window = [waited[mask & (window == number)] for number in range(_WINDOWS)]
+    p99 = np.minimum(_filled(np.array([_p99(values) for values in by_window])), 2 * p99_bound_ms)
     slopes = np.maximum(np.diff(p99, prepend=p99[0]), 0.0)
     parts = [counts / max(counts.max(), 1.0), slopes / max(float(slopes.max()), 1e-9)]
     weights = list(_WEIGHTS[:2])

@@ -17,12 +17,12 @@ _WINDOWS = 30
 
 def budgets(measured: Measured, objectives: Objectives) -> list[Budget]:
     """The budget of every objective that has one: shares, quantiles, success."""
-    found = []
+    results = []
     for name, rule in objectives:
         share = share_needed(rule)
         if share is not None and rule.metric in (*REQUEST_LATENCIES, *SHARES):
-            found.append(_budget(measured, name, rule, share))
-    return [budget for budget in found if budget is not None]
+            results.append(_budget(measured, name, rule, share))
+    return [budget for budget in results if budget is not None]
 
 
 def _budget(measured: Measured, name: str, rule: Rule, share: float) -> Budget | None:

@@ -30,7 +30,7 @@ _ONE_SIDED_Z = 1.6448536269514722
 _LATENCIES = ("ttft", "tpot", "e2e")
 _QUANTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 LENGTH_BUCKETS = ((0, 256), (256, 1024), (1024, 4096), (4096, 16_384), (16_384, 1 << 31))
-_FEWEST = 20
+_MIN_REQUESTS = 20
 
 
 class Figure(NamedTuple):
@@ -84,18 +84,18 @@ class Difference(msgspec.Struct, frozen=True):
 def compare(before: Measured, after: Measured, policy: Policy | None = None) -> list[Difference]:
     """All differences between two runs, in the order a reader wants them."""
     policy = policy or Policy()
-    found = []
+    results = []
     for group in groups(before, after):
         old, new = (figures_of(run, group_mask(run, group)) for run in (before, after))
-        found += [_difference(group, metric, old[metric], new[metric]) for metric in old if metric in new]
-    unbounded = {(d.group, d.metric) for d in found if d.p is None and "p99" in d.metric}
-    return [_judged(difference, policy, unbounded) for difference in holm(found)]
+        results += [_difference(group, metric, old[metric], new[metric]) for metric in old if metric in new]
+    unbounded = {(d.group, d.metric) for d in results if d.p is None and "p99" in d.metric}
+    return [_judged(difference, policy, unbounded) for difference in holm(results)]
 
 
 def lost(before: Measured, after: Measured) -> list[str]:
     """Figures of all requests that the first run has and the other has not: too little was answered, or streamed."""
-    held = figures_of(after, group_mask(after, "all"))
-    return [metric for metric in figures_of(before, group_mask(before, "all")) if metric not in held]
+    available = figures_of(after, group_mask(after, "all"))
+    return [metric for metric in figures_of(before, group_mask(before, "all")) if metric not in available]
 
 
 def groups(*runs: Measured) -> list[str]:
@@ -104,8 +104,8 @@ def groups(*runs: Measured) -> list[str]:
     if sum(any(run.of_class(name).any() for run in runs) for name in REQUEST_CLASSES) > 1:
         names += [name for name in REQUEST_CLASSES if all(run.of_class(name).any() for run in runs)]
     buckets = [f"input {low}..{high if high < 1 << 31 else ''}" for low, high in LENGTH_BUCKETS]
-    held = [name for name in buckets if all((group_mask(run, name) & run.ok).sum() >= _FEWEST for run in runs)]
-    return names + (held if len(held) > 1 else [])
+    large = [name for name in buckets if all((group_mask(run, name) & run.ok).sum() >= _MIN_REQUESTS for run in runs)]
+    return names + (large if len(large) > 1 else [])
 
 
 def group_mask(run: Measured, group: str) -> Mask:
@@ -126,22 +126,22 @@ def figures_of(run: Measured, mask: Mask) -> dict[str, Figure]:
     at_s = run.times_s["intended_at_ns"]
     hits = int(answered.sum())
     deff = design_effect(run.ok[mask], at_s[mask])
-    found = {"success, %": _scaled(_from_bounds(hits / sent, share_interval(hits / deff, sent / deff)), 100)}
+    results = {"success, %": _scaled(_from_bounds(hits / sent, share_interval(hits / deff, sent / deff)), 100)}
     for name in ("connect", *_LATENCIES):
         if name == "connect":
             values = run.columns.between_ms("connected_at_ns", "connect_at_ns")
         else:
             values = run.latency_ms(name)
         known = answered & ~np.isnan(values)
-        if known.sum() < _FEWEST:
+        if known.sum() < _MIN_REQUESTS:
             continue
         chosen, when = values[known], at_s[known]
-        found[f"{name} mean, ms"] = _from_bounds(float(chosen.mean()), mean_interval(chosen, when))
+        results[f"{name} mean, ms"] = _from_bounds(float(chosen.mean()), mean_interval(chosen, when))
         ordered = np.sort(chosen)
         for label, q in _QUANTILES.items():
             value = quantile(ordered, q)
             effect = design_effect(chosen <= value, when)
-            found[f"{name} {label}, ms"] = _from_bounds(value, quantile_interval(ordered, q, effect))
+            results[f"{name} {label}, ms"] = _from_bounds(value, quantile_interval(ordered, q, effect))
     start, end = run.window_s(mask)
     if end > start and hits:
         for label, amounts in (
@@ -151,8 +151,8 @@ def figures_of(run: Measured, mask: Mask) -> dict[str, Figure]:
             if np.isnan(amounts).any():
                 continue  # a rate of what is known only would fall with the usage that a server tells
             interval = rate_interval(amounts, run.times_s["done_at_ns"][answered] - start, end - start)
-            found[label] = _from_bounds(float(amounts.sum() / (end - start)), interval)
-    return found
+            results[label] = _from_bounds(float(amounts.sum() / (end - start)), interval)
+    return results
 
 
 def _from_bounds(value: float, interval: Interval) -> Figure:

@@ -55,10 +55,10 @@ def fluidity_of(
         first_ms: deadline of the first arrival.
         next_ms: distance of the deadlines after it.
     """
-    found = np.full(len(plan_index), np.nan)
+    result = np.full(len(plan_index), np.nan)
     for place, index in enumerate(plan_index.tolist()):
         steps = packed.get(index)
         if steps is not None:
             at_ms = np.cumsum(np.frombuffer(steps, dtype="<u4").astype(np.float64)) / 1e3 + lag_ms[place]
-            found[place] = fluidity(at_ms, first_ms, next_ms)
-    return found
+            result[place] = fluidity(at_ms, first_ms, next_ms)
+    return result

@@ -80,8 +80,8 @@ class Gaps:
         for (name, block), counts in self._counts.items():
             if request_class in ("all", name):
                 blocks[block] = blocks.get(block, np.zeros(_BUCKETS, dtype=np.int64)) + counts
-        found = [blocks[block] for block in sorted(blocks)]
-        return np.array(found) if found else np.zeros((0, _BUCKETS), dtype=np.int64)
+        results = [blocks[block] for block in sorted(blocks)]
+        return np.array(results) if results else np.zeros((0, _BUCKETS), dtype=np.int64)
 
     def distribution_ms(self, request_class: str, quantiles: Sequence[float]) -> Distribution:
         """Number, mean and quantiles of a class's gaps, ms."""
@@ -98,13 +98,13 @@ class Gaps:
 
 def unpacked(rows: Iterable[tuple[str, int, bytes]]) -> dict[tuple[str, int], Counts]:
     """Histograms by class and block."""
-    found = {}
+    results = {}
     for name, block, packed in rows:
         table = np.frombuffer(zlib.decompress(packed), dtype="<u4").reshape(-1, 2)
         counts = np.zeros(_BUCKETS, dtype=np.int64)
         counts[table[:, 0]] = table[:, 1]
-        found[name, block] = counts
-    return found
+        results[name, block] = counts
+    return results
 
 
 def bucket_of(steps_us: npt.NDArray[np.uint32]) -> Counts:

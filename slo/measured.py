@@ -129,8 +129,8 @@ class Measured:
 
     def gpu_values(self, field: str) -> tuple[Floats, Floats]:
         """A field of all GPU samples that have it and their times, s."""
-        held = [(getattr(sample, field), sample.at_ns) for sample in self._gpu]
-        known = [(value, at) for value, at in held if value is not None]
+        pairs = [(getattr(sample, field), sample.at_ns) for sample in self._gpu]
+        known = [(value, at) for value, at in pairs if value is not None]
         values, times = zip(*known, strict=True) if known else ((), ())
         return np.array(values, dtype=np.float64), np.array(times, dtype=np.float64) / 1e9
 
@@ -155,7 +155,7 @@ class Measured:
             place = (sample.at_ns - origin_ns) / 1e9 / (end - start) * 20
             if getattr(sample, field) is not None and 0 <= place < 20:
                 parts[sample.gpu].add(int(place))
-        return min((len(held) for held in parts.values()), default=0) / 20
+        return min((len(covered) for covered in parts.values()), default=0) / 20
 
     def window_s(self, mask: Mask) -> tuple[float, float]:
         """The load window of some records: first planned time to the last end, seconds."""

@@ -36,11 +36,11 @@ def needs(objectives: Objectives, rate_per_s: float | None, shares: dict[str, fl
         shares: weight of each class in the mix, in any scale.
     """
     total = sum(shares.values())
-    found = []
+    results = []
     for name, rule in objectives:
         share = 1.0 if name == "all" else shares.get(name, 0.0) / total
-        found.append(_need(name, rule, rate_per_s * share if rate_per_s is not None else None))
-    return found
+        results.append(_need(name, rule, rate_per_s * share if rate_per_s is not None else None))
+    return results
 
 
 def _need(name: str, rule: Rule, rate_per_s: float | None) -> Need:

@@ -79,9 +79,9 @@ def _figures(name: str, values: Floats) -> dict[str, float]:
     if len(values) == 0:
         return {}
     ordered = np.sort(values)
-    found = {f"mean_{name}_ms": float(values.mean()), f"std_{name}_ms": float(values.std())}
-    found[f"median_{name}_ms"] = quantile(ordered, 0.5)
-    return found | {f"p{q}_{name}_ms": quantile(ordered, q / 100) for q in _PERCENTILES}
+    results = {f"mean_{name}_ms": float(values.mean()), f"std_{name}_ms": float(values.std())}
+    results[f"median_{name}_ms"] = quantile(ordered, 0.5)
+    return results | {f"p{q}_{name}_ms": quantile(ordered, q / 100) for q in _PERCENTILES}
 
 
 def _seconds(values_ms: Floats) -> list[float]:

@@ -30,25 +30,25 @@ def notices(summary: Summary) -> list[str]:
     answered, warnings = summary.total.ok, summary.total.warnings
     if not answered:
         return []
-    found = []
+    results = []
     buffered = warnings.get("buffered", 0) / answered
     if buffered > 0.5:
-        found.append(
+        results.append(
             f"{buffered:.0%} of the answers arrived in one read: a proxy buffers, or the server does not stream; "
             "first-token times are times of the whole answer"
         )
     if warnings.get("not_streamed", 0) > answered / 2:
-        found.append("the server did not stream: there are no first-token times")
+        results.append("the server did not stream: there are no first-token times")
     if summary.total.unknown_output_tokens == answered:
-        found.append("the server sends no usage: token counts, token rates and times per token are unknown")
+        results.append("the server sends no usage: token counts, token rates and times per token are unknown")
     for name, text in (
         ("hidden_reasoning", "answers hold reasoning tokens that were not streamed; time per token leaves them out"),
         ("short_output", "answers were shorter than asked for"),
         ("output_over_limit", "answers were longer than allowed"),
     ):
         if warnings.get(name):
-            found.append(f"{warnings[name]} {text}")
-    return found
+            results.append(f"{warnings[name]} {text}")
+    return results
 
 
 def number(value: float | None, sign: str = "") -> str:
@@ -104,10 +104,10 @@ def comparison_line(differences: Sequence[Difference]) -> str:
     """What came of a comparison, in one sentence."""
     alarms = [f"{d.group} {d.metric}" for d in differences if d.alarm]
     unclear = [f"{d.group} {d.metric}" for d in differences if d.unclear]
-    told = f"worse than accepted: {', '.join(alarms)}" if alarms else "nothing is shown to be worse than accepted"
+    line = f"worse than accepted: {', '.join(alarms)}" if alarms else "nothing is shown to be worse than accepted"
     if unclear:
-        told += f"; too few requests to tell: {', '.join(unclear)}"
-    return f"{told} (significant at 5 % over all {len(differences)} figures)"
+        line += f"; too few requests to tell: {', '.join(unclear)}"
+    return f"{line} (significant at 5 % over all {len(differences)} figures)"
 
 
 def when(at_ns: int | None) -> str:

@@ -48,9 +48,11 @@ def export_lines(engine: sa.Engine, run_id: int) -> Iterator[str]:
         count = 0
         for name, table in _PARTS.items():
             query = sa.select(table).where(table.c.run_id == run_id).order_by(*table.primary_key.columns)
-            for held in connection.execution_options(yield_per=_BATCH).execute(query).mappings():
+            for row_values in connection.execution_options(yield_per=_BATCH).execute(query).mappings():
                 count += 1
-                yield json.dumps({name: {k: _plain(v) for k, v in held.items() if k != "run_id" and v is not None}})
+                yield json.dumps(
+                    {name: {k: _plain(v) for k, v in row_values.items() if k != "run_id" and v is not None}}
+                )
         yield json.dumps({"end": {"lines": count}})
 
 
@@ -119,8 +121,8 @@ def _import_parts(store: Store, run_id: int, numbered: Iterator[tuple[int, str]]
     if not isinstance(end, dict) or end.get("lines") != count:
         raise UsageError(f"the export is cut off: it has {count} lines, which its last line does not confirm")
     store.add_records(run_id, records)
-    for name, held in rows.items():
-        store.insert_rows(_PARTS[name], [row | {"run_id": run_id} for row in held])
+    for name, part_rows in rows.items():
+        store.insert_rows(_PARTS[name], [row | {"run_id": run_id} for row in part_rows])
 
 
 def _check_json(run: JsonObject) -> None:
@@ -155,9 +157,9 @@ def _binary(table: sa.Table, name: str, value: Any) -> Any:
 
 def _object(line: str, number: int) -> JsonObject:
     try:
-        found = json.loads(line)
+        result = json.loads(line)
     except ValueError as exc:
         raise UsageError(f"line {number} of the export is not JSON ({exc})") from exc
-    if not isinstance(found, dict):
+    if not isinstance(result, dict):
         raise UsageError(f"line {number} of the export is not an object")
-    return found
+    return result

@@ -170,8 +170,8 @@ class RunPlace(NamedTuple):
 
 def run_by_uid(engine: sa.Engine, uid: str) -> RunPlace | None:
     """A run by its global name; None where this database does not hold it."""
-    found = _places(engine, tables.runs.c.uid == uid)
-    return found[0] if found else None
+    result = _places(engine, tables.runs.c.uid == uid)
+    return result[0] if result else None
 
 
 def unfinished_runs(engine: sa.Engine) -> list[RunPlace]:

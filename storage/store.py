@@ -217,8 +217,8 @@ class Store:
                     for name in ("page_count", "freelist_count", "page_size")
                 )
                 return int((pages - free) * size)
-            found = connection.exec_driver_sql("SELECT pg_database_size(current_database())").scalar()
-            return int(found or 0)
+            result = connection.exec_driver_sql("SELECT pg_database_size(current_database())").scalar()
+            return int(result or 0)
 
     def stored_indexes(self, run_id: int) -> set[int]:
         """Plan indexes that have a record."""

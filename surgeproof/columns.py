@@ -67,15 +67,15 @@ class TextColumn:
 
     def counts(self) -> dict[str | None, int]:
         """How often each text occurs, for those that do."""
-        found = np.bincount(self._codes, minlength=len(self._vocabulary))
-        return {word: int(n) for word, n in zip(self._vocabulary, found, strict=True) if n}
+        result = np.bincount(self._codes, minlength=len(self._vocabulary))
+        return {word: int(n) for word, n in zip(self._vocabulary, result, strict=True) if n}
 
     def values(self) -> npt.NDArray[np.object_]:
         """The texts themselves."""
         words = np.empty(len(self._vocabulary), dtype=object)
         words[:] = self._vocabulary
-        found: npt.NDArray[np.object_] = words[self._codes]
-        return found
+        result: npt.NDArray[np.object_] = words[self._codes]
+        return result
 
     def packed(self) -> tuple[list[str | None], bytes]:
         """Vocabulary and codes, little-endian."""
@@ -165,12 +165,12 @@ class RecordColumns:
     @classmethod
     def joined(cls, parts: Iterable["RecordColumns"]) -> "RecordColumns":
         """All parts as one: of several records of one request the first that was sent counts."""
-        held = list(parts)
-        if not held:
+        chunks = list(parts)
+        if not chunks:
             return cls.of({"plan_index": ()})
         whole = cls(
-            {name: np.concatenate([part.integers(name) for part in held]) for name in INTEGERS},
-            {name: TextColumn.joined([part.texts(name) for part in held]) for name in TEXTS},
+            {name: np.concatenate([part.integers(name) for part in chunks]) for name in INTEGERS},
+            {name: TextColumn.joined([part.texts(name) for part in chunks]) for name in TEXTS},
         )
         indexes = whole.integers("plan_index")
         if len(indexes) == 0 or np.bincount(indexes).max() == 1:
@@ -228,7 +228,7 @@ def _narrowed(column: Ints) -> tuple[str, int, bytes]:
 
 def _widened(kind: str, base: int, data: bytes) -> Ints:
     """Read what `_narrowed` made."""
-    held = np.frombuffer(data, dtype=kind)
+    narrow = np.frombuffer(data, dtype=kind)
     if kind == "<i8":
-        return held
-    return np.where(held == dict(_KINDS)[kind], MISSING, held.astype(np.int64) + base)
+        return narrow
+    return np.where(narrow == dict(_KINDS)[kind], MISSING, narrow.astype(np.int64) + base)

@@ -204,12 +204,12 @@ def _fit_modulator(at_s: Floats, plain: Arrivals, raw_rates: Floats) -> Arrivals
         fitted.append(msgspec.structs.replace(plain, fine_window_s=fine_s, modulator=modulator, gate_z=round(gate, 2)))
     if fitted[0].modulator is None:
         return fitted[0]
-    found = [model for model in fitted if model.modulator is not None]
+    results = [model for model in fitted if model.modulator is not None]
     # A correlation of 0 says that the window is longer than the bursts: what is inside is lost.
-    found = [model for model in found if model.modulator is not None and model.modulator.rho > 0] or found
-    errors = [_curve_error(at_s, model) for model in found]
+    results = [model for model in results if model.modulator is not None and model.modulator.rho > 0] or results
+    errors = [_curve_error(at_s, model) for model in results]
     best = min(errors)
-    return next(model for model, error in zip(found, errors, strict=True) if error <= best + _CLEARLY_BETTER)
+    return next(model for model, error in zip(results, errors, strict=True) if error <= best + _CLEARLY_BETTER)
 
 
 def _curve_error(at_s: Floats, model: Arrivals) -> float:
@@ -261,9 +261,9 @@ def _fit_shape(at_s: Floats, model: Arrivals) -> float:
     if not observed:
         # Too short to tell, or of equal gaps, to which the most regular shape comes nearest.
         return 1.0 if observed is None else shapes[-1]
-    found = {shape: _simulated_dispersions(msgspec.structs.replace(model, gap_shape=shape), 1.0) for shape in shapes}
-    errors = {shape: abs(math.log(float(values.mean()) / observed)) for shape, values in found.items()}
-    noise = 2 * float(np.log(found[1.0]).std(ddof=1)) / math.sqrt(len(found[1.0]))
+    results = {shape: _simulated_dispersions(msgspec.structs.replace(model, gap_shape=shape), 1.0) for shape in shapes}
+    errors = {shape: abs(math.log(float(values.mean()) / observed)) for shape, values in results.items()}
+    noise = 2 * float(np.log(results[1.0]).std(ddof=1)) / math.sqrt(len(results[1.0]))
     return 1.0 if errors[1.0] <= max(math.log(1.02), noise) else min(shapes, key=errors.__getitem__)
 
 

@@ -23,14 +23,14 @@ Floats = npt.NDArray[np.float64]
 Lengths = npt.NDArray[np.int64]
 
 PASS, WARN, FAIL = "pass", "warn", "fail"
-_LEAST_DISPERSION = 1e-3
+_MIN_DISPERSION = 1e-3
 _DISPERSION_S = (1.0, 10.0, 60.0, 300.0)
 _CURVE_S = (0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0)
 _PEAK_S = (10.0, 60.0)
 _WORK_S = (10.0, 60.0, 300.0)
 _LENGTH_WINDOW_S = 300.0
-_FEWEST = 200
-_SHORTEST_S = 20.0
+_MIN_REQUESTS = 200
+_MIN_SPAN_S = 20.0
 _TAIL = np.linspace(0.0, 1.0, 201)
 
 
@@ -137,10 +137,10 @@ def check_profile(profile: Profile, source: str, at_s: Floats, lengths: Lengths,
     Raises:
         TraceError: the trace is too short to compare with.
     """
-    if len(at_s) < _FEWEST or at_s[-1] < _SHORTEST_S:
+    if len(at_s) < _MIN_REQUESTS or at_s[-1] < _MIN_SPAN_S:
         raise TraceError(
             f"{source}: {len(at_s)} requests over {at_s[-1] if len(at_s) else 0:.0f} s are too few to compare with; "
-            f"{_FEWEST} over {_SHORTEST_S:g} s are needed"
+            f"{_MIN_REQUESTS} over {_MIN_SPAN_S:g} s are needed"
         )
     trace = _Traffic(at_s, lengths)
     replicates = [_replicate(profile, seed) for seed in range(seeds)]
@@ -183,9 +183,9 @@ def _poisson(trace: _Traffic, seed: int) -> _Traffic:
 
 
 def _check(group: str, name: str, real: float, values: Sequence[float], bound: str, result: str) -> Check:
-    held = np.array(values, dtype=np.float64)
-    low, high = np.quantile(held, (0.05, 0.95))
-    return Check(group, name, _short(real), _short(held.mean()), _short(low), _short(high), bound, result)
+    column = np.array(values, dtype=np.float64)
+    low, high = np.quantile(column, (0.05, 0.95))
+    return Check(group, name, _short(real), _short(column.mean()), _short(low), _short(high), bound, result)
 
 
 def _short(value: float) -> float:
@@ -198,15 +198,15 @@ def _graded(difference: float, passing: float, warning: float) -> str:
 
 def _volume(trace: _Traffic, replicates: Sequence[_Traffic]) -> list[Check]:
     """Mean rate and mean tokens, whose ratio must be 1."""
-    found = []
+    results = []
     for name in ("requests/s", "input tokens", "output tokens"):
         real, *values = (_mean_of(traffic, name) for traffic in (trace, *replicates))
         noise = 2 * float(np.std(values)) / real / np.sqrt(len(values))
         off = abs(float(np.mean(values)) / real - 1)
-        found.append(
+        results.append(
             _check("volume", name, real, values, "ratio within 2 %", _graded(off, max(0.02, noise), max(0.05, noise)))
         )
-    return found
+    return results
 
 
 def _mean_of(traffic: _Traffic, name: str) -> float:
@@ -216,50 +216,50 @@ def _mean_of(traffic: _Traffic, name: str) -> float:
 
 
 def _dispersions(trace: _Traffic, replicates: Sequence[_Traffic]) -> list[Check]:
-    found = []
+    results = []
     for window_s in _DISPERSION_S:
         real = dispersion(trace.at_s, window_s)
         if real is None or trace.at_s[-1] < 5 * window_s:
             continue
         # Equal gaps have no dispersion: the floor keeps the ratio finite.
-        real = max(real, _LEAST_DISPERSION)
-        values = [max(dispersion(r.at_s, window_s) or 0.0, _LEAST_DISPERSION) for r in replicates]
+        real = max(real, _MIN_DISPERSION)
+        values = [max(dispersion(r.at_s, window_s) or 0.0, _MIN_DISPERSION) for r in replicates]
         spread = float(np.log(values).std())
         off = abs(float(np.log(values).mean() - np.log(real)))
         bound = f"|ln ratio| <= {max(0.10, 2 * spread):.2f}"
         result = _graded(off, max(0.10, 2 * spread), 0.35)
-        found.append(_check("dispersion", f"dispersion {window_s:g} s", real, values, bound, result))
-    return found
+        results.append(_check("dispersion", f"dispersion {window_s:g} s", real, values, bound, result))
+    return results
 
 
 def _peaks(trace: _Traffic, replicates: Sequence[_Traffic]) -> list[Check]:
     """The fullest windows, against the range of the replicates."""
-    found = []
+    results = []
     for window_s in _PEAK_S:
         counts = [_counts(r.at_s, window_s) for r in replicates]
         for name, share in ((f"p99 count in {window_s:g} s", 0.99), (f"maximum in {window_s:g} s", 1.0)):
             real = float(np.quantile(_counts(trace.at_s, window_s), share))
             values = [float(np.quantile(c, share)) for c in counts]
             outside = max(0.0, min(values) - real, real - max(values)) / real
-            found.append(_check("peaks", name, real, values, "in the replicates' range", _graded(outside, 0.0, 0.10)))
-    return found
+            results.append(_check("peaks", name, real, values, "in the replicates' range", _graded(outside, 0.0, 0.10)))
+    return results
 
 
 def _autocorrelations(trace: _Traffic, replicates: Sequence[_Traffic]) -> list[Check]:
-    found = []
+    results = []
     for window_s in _PEAK_S:
         real, values = _lag_one(trace.at_s, window_s), [_lag_one(r.at_s, window_s) for r in replicates]
         # Sixty windows of a minute leave a correlation uncertain by more than the fixed bound.
         noise = 2 * float(np.std(values))
         result = _graded(abs(float(np.mean(values)) - real), max(0.10, noise), max(0.20, noise))
-        found.append(
+        results.append(
             _check("autocorrelation", f"lag-1, {window_s:g} s", real, values, "difference <= 0.10 or 2 sd", result)
         )
-    return found
+    return results
 
 
 def _work(trace: _Traffic, replicates: Sequence[_Traffic]) -> list[Check]:
-    found = []
+    results = []
     for window_s in _WORK_S:
         if trace.at_s[-1] < 5 * window_s:
             continue
@@ -267,27 +267,27 @@ def _work(trace: _Traffic, replicates: Sequence[_Traffic]) -> list[Check]:
         ratio = float(np.median(values)) / real
         result = PASS if 0.67 <= ratio <= 1.5 else WARN if 0.5 <= ratio <= 2.0 else FAIL
         bound = "ratio in [0.67, 1.5]"
-        found.append(_check("work", f"dispersion of work {window_s:g} s", real, values, bound, result))
-    return found
+        results.append(_check("work", f"dispersion of work {window_s:g} s", real, values, bound, result))
+    return results
 
 
 def _lengths(trace: _Traffic, replicates: Sequence[_Traffic]) -> list[Check]:
-    found = []
+    results = []
     for column, name in ((0, "input"), (1, "output")):
         values = [ks_distance(trace.lengths[:, column], r.lengths[:, column]) for r in replicates]
         result = _graded(float(np.mean(values)), 0.03, 0.06)
-        found.append(_check("lengths", f"KS of {name} tokens", 0.0, values, "<= 0.03", result))
+        results.append(_check("lengths", f"KS of {name} tokens", 0.0, values, "<= 0.03", result))
     real, values = _spearman(trace.lengths), [_spearman(r.lengths) for r in replicates]
     result = _graded(abs(float(np.mean(values)) - real), 0.05, 0.10)
-    found.append(_check("lengths", "rank correlation", real, values, "difference <= 0.05", result))
+    results.append(_check("lengths", "rank correlation", real, values, "difference <= 0.05", result))
     if trace.at_s[-1] >= 5 * _LENGTH_WINDOW_S:
         real, values = _rate_length_link(trace), [_rate_length_link(r) for r in replicates]
         noise = 2 * float(np.std(values))
         result = _graded(abs(float(np.mean(values)) - real), max(0.15, noise), max(0.30, noise))
-        found.append(
+        results.append(
             _check("lengths", "rate against output, 300 s", real, values, "difference <= 0.15 or 2 sd", result)
         )
-    return found
+    return results
 
 
 def _queue(trace: _Traffic, replicates: Sequence[_Traffic]) -> list[Check]:
@@ -299,7 +299,7 @@ def _queue(trace: _Traffic, replicates: Sequence[_Traffic]) -> list[Check]:
     def batch(traffic: _Traffic) -> float:
         return float(np.quantile(concurrency(traffic.at_s, service_s(traffic.lengths)), 0.99))
 
-    found = []
+    results = []
     statistics: dict[str, Callable[[_Traffic], float]] = {f"p99 wait, {slots} slots, s": wait, "p99 batch size": batch}
     for name, statistic in statistics.items():
         real, values = statistic(trace), [statistic(r) for r in replicates]
@@ -307,8 +307,8 @@ def _queue(trace: _Traffic, replicates: Sequence[_Traffic]) -> list[Check]:
         near = 0.5 <= (float(np.median(values)) + 1e-3) / (real + 1e-3) <= 2.0
         # Recorded times are rounded to microseconds: replicates that are all alike leave no band to lie in.
         result = PASS if low - 1e-3 <= real <= high + 1e-3 else WARN if near else FAIL
-        found.append(_check("queue", name, real, values, "within 5-95 % of the replicates", result))
-    return found
+        results.append(_check("queue", name, real, values, "within 5-95 % of the replicates", result))
+    return results
 
 
 def _gaps(trace: _Traffic, replicates: Sequence[_Traffic], arrivals: Arrivals) -> list[Check]:

@@ -22,22 +22,22 @@ def cached_tokens(
         block_tokens: tokens of a block.
         capacity_tokens: of a cache that forgets the least recently used block; None never forgets.
     """
-    held: OrderedDict[int, None] = OrderedDict()
+    cache: OrderedDict[int, None] = OrderedDict()
     capacity = capacity_tokens // block_tokens if capacity_tokens is not None else None
-    found = []
+    results = []
     for point in points:
         hits = 0
         for block in point.hash_ids:
-            if block not in held:
+            if block not in cache:
                 break
             hits += 1
-        found.append(min(hits * block_tokens, point.input_tokens))
+        results.append(min(hits * block_tokens, point.input_tokens))
         for block in point.hash_ids:
-            held[block] = None
-            held.move_to_end(block)
-        while capacity is not None and len(held) > capacity:
-            held.popitem(last=False)
-    return found
+            cache[block] = None
+            cache.move_to_end(block)
+        while capacity is not None and len(cache) > capacity:
+            cache.popitem(last=False)
+    return results
 
 
 def sessions_of(points: Sequence[TracePoint], block_tokens: int = MOONCAKE_BLOCK_TOKENS) -> list[int | None]:

@@ -167,15 +167,15 @@ def load_profile(name: str) -> Profile:
     return profile
 
 
-_MOST = 2**53
+_MAX_VALUE = 2**53
 
 
 def _problems(profile: Profile) -> list[str]:
     """What no fit writes and no generator can draw from."""
-    held, marks, recording = profile.arrivals, profile.marks, profile.recording
-    rates = np.array(held.rates_per_s, dtype=np.float64)
-    windows = (held.coarse_window_s, held.fine_window_s, held.gap_shape)
-    modulator = held.modulator
+    model, marks, recording = profile.arrivals, profile.marks, profile.recording
+    rates = np.array(model.rates_per_s, dtype=np.float64)
+    windows = (model.coarse_window_s, model.fine_window_s, model.gap_shape)
+    modulator = model.modulator
     cells = [cell for cells in marks.classes for cell in cells]
     rows = marks.rows if marks.rows is not None else range(len(marks.mix))
     checks = {
@@ -190,19 +190,19 @@ def _problems(profile: Profile) -> list[str]:
         "the recording needs steps of 0 or more, and as many lengths of 1 or more": recording is None
         or (
             len(recording.steps_us) == len(recording.input_tokens) == len(recording.output_tokens)
-            and all(0 <= step < _MOST for step in recording.steps_us)
-            and all(1 <= tokens < _MOST for tokens in (*recording.input_tokens, *recording.output_tokens))
+            and all(0 <= step < _MAX_VALUE for step in recording.steps_us)
+            and all(1 <= tokens < _MAX_VALUE for tokens in (*recording.input_tokens, *recording.output_tokens))
         ),
-        "gap_quantiles must be two or more, finite, not negative, and not all 0": held.gap_quantiles is None
+        "gap_quantiles must be two or more, finite, not negative, and not all 0": model.gap_quantiles is None
         or (
-            len(held.gap_quantiles) > 1
-            and all(0 <= gap < np.inf for gap in held.gap_quantiles)
-            and any(held.gap_quantiles)
+            len(model.gap_quantiles) > 1
+            and all(0 <= gap < np.inf for gap in model.gap_quantiles)
+            and any(model.gap_quantiles)
         ),
         "every class of lengths needs cells of requests": bool(marks.classes)
         and all(marks.classes)
         and all(
-            1 <= low <= high < _MOST and 1 <= least <= most < _MOST and 0 < n < _MOST
+            1 <= low <= high < _MAX_VALUE and 1 <= least <= most < _MAX_VALUE and 0 < n < _MAX_VALUE
             for low, high, least, most, n in cells
         ),
         "every row of mix must name a weight for each class": bool(marks.mix)

@@ -163,14 +163,14 @@ def stitch(profile: Profile, series: RateSeries, name: str, rng: np.random.Gener
     Raises:
         TraceError: the step is no whole number of the profile's windows, or the profile is a recording.
     """
-    held = profile.arrivals
-    per_step = series.step_s / held.coarse_window_s
+    model = profile.arrivals
+    per_step = series.step_s / model.coarse_window_s
     if profile.recording is not None or per_step < 1 or not float(per_step).is_integer():
         raise TraceError(
             f"a step of {series.step_s:g} s is no whole number of the profile's windows of "
-            f"{held.coarse_window_s:g} s, or the profile is an exact recording: fit one of kind pgar"
+            f"{model.coarse_window_s:g} s, or the profile is an exact recording: fit one of kind pgar"
         )
-    windows = np.array(held.rates_per_s)
+    windows = np.array(model.rates_per_s)
     length = int(per_step)
     starts = rng.integers(0, len(windows), size=len(series.rates_per_s))
     chosen = (starts[:, None] + np.arange(length)) % len(windows)
@@ -179,7 +179,7 @@ def stitch(profile: Profile, series: RateSeries, name: str, rng: np.random.Gener
     # A stretch without any traffic has no shape of its own.
     shape = np.where(means > 0, shape / np.where(means > 0, means, 1.0), 1.0)
     rates = shape * np.array(series.rates_per_s)[:, None]
-    arrivals = msgspec.structs.replace(held, rates_per_s=tuple(np.round(rates.ravel(), 6).tolist()))
+    arrivals = msgspec.structs.replace(model, rates_per_s=tuple(np.round(rates.ravel(), 6).tolist()))
     rows = np.array(profile.marks.rows if profile.marks.rows is not None else range(len(profile.marks.mix)))
     marks = msgspec.structs.replace(profile.marks, rows=tuple(rows[np.minimum(chosen, len(rows) - 1)].ravel().tolist()))
     return msgspec.structs.replace(profile, name=name, arrivals=arrivals, marks=marks)

@@ -203,10 +203,10 @@ def first_line(path: Path) -> str:
     Raises:
         TraceError: the file cannot be read, or is empty.
     """
-    found = next(_numbered_lines(path, Trace(str(path), "")), None)
-    if found is None:
+    result = next(_numbered_lines(path, Trace(str(path), "")), None)
+    if result is None:
         raise TraceError(f"{path}: the file is empty")
-    return found[1]
+    return result[1]
 
 
 def _numbered_lines(path: Path, trace: Trace) -> Iterator[tuple[int, str]]:

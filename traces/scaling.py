@@ -63,13 +63,13 @@ def scale(profile: Profile, mode: str, factor: float) -> Scaled:
         profile = msgspec.structs.replace(
             profile, recording=msgspec.structs.replace(profile.recording, steps_us=steps_us)
         )
-    held = profile.arrivals
-    changes: dict[str, object] = {"rates_per_s": tuple(rate * factor for rate in held.rates_per_s)}
-    if mode == "superpose" and held.modulator is not None:
-        changes["modulator"] = msgspec.structs.replace(held.modulator, a=held.modulator.a * factor)
+    model = profile.arrivals
+    changes: dict[str, object] = {"rates_per_s": tuple(rate * factor for rate in model.rates_per_s)}
+    if mode == "superpose" and model.modulator is not None:
+        changes["modulator"] = msgspec.structs.replace(model.modulator, a=model.modulator.a * factor)
     if mode == "compress":
         changes |= {
-            "coarse_window_s": held.coarse_window_s / factor,
-            "fine_window_s": held.fine_window_s / factor,
+            "coarse_window_s": model.coarse_window_s / factor,
+            "fine_window_s": model.fine_window_s / factor,
         }
-    return Scaled(msgspec.structs.replace(profile, arrivals=msgspec.structs.replace(held, **changes)))
+    return Scaled(msgspec.structs.replace(profile, arrivals=msgspec.structs.replace(model, **changes)))

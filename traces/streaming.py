@@ -127,8 +127,8 @@ def _lengths(tally: Counter[int]) -> dict[str, float]:
     counts = np.array([tally[value] for value in values.tolist()], dtype=np.int64)
     below = np.cumsum(counts)
     ranks = np.maximum(1, np.ceil(np.array(list(QUANTILES.values())) * below[-1])).astype(np.int64)
-    found = values[np.searchsorted(below, ranks)]
-    return {name: int(value) for name, value in zip(QUANTILES, found, strict=True)} | {
+    result = values[np.searchsorted(below, ranks)]
+    return {name: int(value) for name, value in zip(QUANTILES, result, strict=True)} | {
         "mean": round(float((values * counts).sum() / below[-1]), 2)
     }
 
@@ -139,7 +139,7 @@ def inspect_table(path: Path, columns: ColumnMap, format_name: str, *, skip_inva
     Raises:
         TraceError: pandas is missing, the file or a column cannot be read, or a row is malformed.
     """
-    found = StreamedInspection()
+    result = StreamedInspection()
     before = 0 if is_parquet(path) else 1  # the header
     for frame in _chunks(path, columns):
         at_ns, timed = _times_ns(frame[columns.at], columns)
@@ -152,26 +152,26 @@ def inspect_table(path: Path, columns: ColumnMap, format_name: str, *, skip_inva
             values = ", ".join(map(str, frame.iloc[int(bad.argmax())].tolist()))
             raise TraceError(f"{path}, row {row}: cannot read {values}. {_WAY_OUT}")
         before += len(frame)
-        found.blank_lines += int(blank.sum())
+        result.blank_lines += int(blank.sum())
         reasons = {
             MALFORMED: bad,
             ZERO_OUTPUT: good & (outputs == 0),
             ZERO_INPUT: good & (outputs > 0) & (inputs == 0),
         }
-        found.dropped += Counter({reason: int(rows.sum()) for reason, rows in reasons.items()})
+        result.dropped += Counter({reason: int(rows.sum()) for reason, rows in reasons.items()})
         usable = good & (inputs > 0) & (outputs > 0)
-        found.add(at_ns[usable], inputs[usable], outputs[usable])
-    if found.blank_lines and not is_parquet(path):
+        result.add(at_ns[usable], inputs[usable], outputs[usable])
+    if result.blank_lines and not is_parquet(path):
         # The columns that are read do not tell a blank line from a row without time and lengths.
         blank_lines = _blank_lines(path)
-        empty = found.blank_lines - blank_lines
+        empty = result.blank_lines - blank_lines
         if empty > 0 and not skip_invalid:
             raise TraceError(f"{path}: {empty} rows hold neither time nor tokens. {_WAY_OUT}")
-        found.blank_lines = blank_lines
-        found.dropped += Counter({MALFORMED: max(0, empty)})
-    if found.rows == 0:
-        raise TraceError(f"{path}: no usable row ({dict(found.dropped) or 'no rows at all'})")
-    return found.result(str(path), format_name)
+        result.blank_lines = blank_lines
+        result.dropped += Counter({MALFORMED: max(0, empty)})
+    if result.rows == 0:
+        raise TraceError(f"{path}: no usable row ({dict(result.dropped) or 'no rows at all'})")
+    return result.result(str(path), format_name)
 
 
 def _chunks(path: Path, columns: ColumnMap) -> Iterator[Any]:
@@ -235,8 +235,8 @@ def _times_ns(column: Any, columns: ColumnMap) -> tuple[Ints, Mask]:
         stamps = moments.to_numpy(dtype="datetime64[ns]")
         return stamps.astype(np.int64), ~np.isnat(stamps)
     if column.dtype.kind in "iu":
-        held = np.asarray(column.to_numpy(), dtype=np.float64)
-        near = np.abs(held) * columns.unit_ns < 2.0**62
+        values = np.asarray(column.to_numpy(), dtype=np.float64)
+        near = np.abs(values) * columns.unit_ns < 2.0**62
         return np.where(near, column.to_numpy(), 0).astype(np.int64) * columns.unit_ns, near
     numbers = pd.to_numeric(column, errors="coerce").to_numpy(dtype=np.float64)
     good = np.isfinite(numbers) & (np.abs(numbers) * columns.unit_ns < 2.0**62)

@@ -91,14 +91,14 @@ class ColumnMap(msgspec.Struct, frozen=True):
             return Malformed(number, str(exc))
 
     def _needed(self, values: Mapping[str, Any], path: str) -> Any:
-        found = _at_path(values, path)
-        if found is None or found == "":
+        result = _at_path(values, path)
+        if result is None or result == "":
             raise BadValueError(f"no {path}; the row has {', '.join(map(str, values)) or 'nothing'}")
-        return found
+        return result
 
     def _held(self, values: Mapping[str, Any], path: str | None) -> Any:
-        found = _at_path(values, path) if path else None
-        return None if found == "" else found
+        result = _at_path(values, path) if path else None
+        return None if result == "" else result
 
 
 class MappedLines:
@@ -152,7 +152,7 @@ def _at_path(values: Mapping[str, Any], path: str) -> Any:
     """A field by its name, or by a dotted path into objects."""
     if path in values:
         return values[path]
-    found: Any = values
+    result: Any = values
     for name in path.split("."):
-        found = found.get(name) if isinstance(found, Mapping) else None
-    return found
+        result = result.get(name) if isinstance(result, Mapping) else None
+    return result

@@ -47,11 +47,11 @@ def _prompt_tokens(body: JsonObject) -> int:
 
 def _text(body: JsonObject) -> str:
     """All text of a request's messages or prompt."""
-    found: list[str] = []
+    results: list[str] = []
 
     def gather(value: Any) -> None:
         if isinstance(value, str):
-            found.append(value)
+            results.append(value)
         elif isinstance(value, list):
             for item in value:
                 gather(item)
@@ -61,4 +61,4 @@ def _text(body: JsonObject) -> str:
 
     gather(body.get("messages"))
     gather(body.get("prompt"))
-    return " ".join(found)
+    return " ".join(results)

@@ -104,4 +104,4 @@ def _row(number: int, span: JsonObject) -> Row | Dropped | Malformed:
 
 def _value(value: JsonObject) -> Any:
     """OTLP's tagged value; 64-bit integers travel as text."""
-    return next((held for key, held in value.items() if key.endswith("Value")), None)
+    return next((content for key, content in value.items() if key.endswith("Value")), None)

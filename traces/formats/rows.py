@@ -179,17 +179,17 @@ def csv_records(lines: Iterable[NumberedLine]) -> Iterator[tuple[int, list[str]]
         if '"' not in line:
             yield number, line.split(",")
             continue
-        held, quotes = [first], line.count('"')
-        while quotes % 2 and len(held) < _MAX_LINES and (more := following()) is not None:
-            held.append(more)
+        lines_read, quotes = [first], line.count('"')
+        while quotes % 2 and len(lines_read) < _MAX_LINES and (more := following()) is not None:
+            lines_read.append(more)
             quotes += more[1].count('"')
         try:
-            fields = next(csv.reader(["\n".join(text for _, text in held)]), []) if quotes % 2 == 0 else None
+            fields = next(csv.reader(["\n".join(text for _, text in lines_read)]), []) if quotes % 2 == 0 else None
         except csv.Error:
             fields = None
         if fields is None:
             yield Malformed(number, f"a quoted field has no end, or stands where none can: {line[:80]!r}")
-            put_back.extendleft(reversed(held[1:]))
+            put_back.extendleft(reversed(lines_read[1:]))
         else:
             yield number, fields
 

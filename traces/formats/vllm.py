@@ -71,8 +71,8 @@ def _row(number: int, line: str, year: int) -> Row | Dropped:
         raise BadValueError(f"{stamp.group(0)!r} is no time ({exc})") from exc
     prompt = _PROMPT.search(line)
     # What the user wrote may look like parameters: those stand after it.
-    told = line[prompt.end(2) :] if prompt is not None else line
-    ids, most = _TOKEN_IDS.search(told), _MAX_TOKENS.search(told)
+    parameters = line[prompt.end(2) :] if prompt is not None else line
+    ids, most = _TOKEN_IDS.search(parameters), _MAX_TOKENS.search(parameters)
     if ids is not None:
         inputs = ids.group(1).count(",") + 1 if ids.group(1).strip() else 0
     elif prompt is not None:
