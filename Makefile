@@ -1,9 +1,9 @@
-# The words every developer types. `make demo` and `make test` make the environment themselves.
+# The commands that every developer types. `make demo` and `make test` make the environment themselves.
 PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin
 
-.PHONY: demo test quick check lint types links bench ui clean
+.PHONY: demo test quick coverage docs check lint types links bench ui clean
 
 $(BIN)/surgeproof: pyproject.toml requirements.lock
 	$(PYTHON) -m venv $(VENV)
@@ -17,10 +17,16 @@ demo: $(BIN)/surgeproof
 	$(BIN)/surgeproof demo
 
 test: $(VENV)/.test
-	$(BIN)/pytest
+	$(BIN)/pytest -n 2
 
 quick: $(VENV)/.test
-	$(BIN)/pytest -m 'not slow'
+	$(BIN)/pytest -n 2 -m 'not slow' tests/unit
+
+coverage: $(VENV)/.test
+	$(BIN)/pytest -n 2 -m 'not slow' --cov --cov-report=term:skip-covered tests/unit tests/integration
+
+docs: $(VENV)/.test
+	$(BIN)/python docs/generate.py
 
 # The folders are mapped below one name at installation; tools that follow folders need links.
 links:

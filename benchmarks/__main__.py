@@ -50,7 +50,7 @@ def main() -> None:
     RESULTS.mkdir(exist_ok=True)
     path = RESULTS / f"{report['at'][:10]}.json"
     path.write_text(json.dumps(report, indent=1) + "\n")
-    print(f"kept in {path}")
+    print(f"written to {path}")
 
 
 if __name__ == "__main__":

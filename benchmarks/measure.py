@@ -1,7 +1,7 @@
-"""One case: the null endpoint on one core, the whole product with one worker on another, and the truth.
+"""One case: the null endpoint on one core, the whole product with one worker on another, and the reference times.
 
 The product is run as a user runs it, through `surgeproof run`: schedule, sockets, parsing, records,
-spool. Truth is the endpoint's own log of the times at which it read each request and wrote each event.
+spool. The reference is the endpoint's own log of the times at which it read each request and wrote each event.
 """
 
 import contextlib

@@ -1,4 +1,4 @@
-"""The gate: a stored run judged again, whose exit code lets a release through or stops it."""
+"""The gate: judges a stored run again; the exit code allows or blocks a release."""
 
 from collections.abc import Mapping
 

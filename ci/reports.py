@@ -1,4 +1,4 @@
-"""A run's result as files that pipelines read: JUnit XML and Markdown. Formats, judges nothing."""
+"""A run's result as files that pipelines read: JUnit XML and Markdown. Formats only; makes no judgement."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -26,7 +26,7 @@ def write_reports(result: RunResult, junit: Path | None, markdown: Path | None) 
 
 
 def as_junit(result: RunResult) -> str:
-    """One test case an objective: missed is a failure, what could not be judged an error; so is a breached audit."""
+    """One test case per objective: a miss is a failure; no verdict, or a breached audit, is an error."""
     cases = [
         (f"slo.{v.request_class}", v.rule, _junit_kind(v.verdict), str(v.verdict), v.reason) for v in result.verdicts
     ]
@@ -52,7 +52,7 @@ def _junit_kind(verdict: Verdict) -> str:
 
 
 def _legal(text: str) -> str:
-    """Without the control characters that XML has no form for."""
+    """Remove control characters that XML cannot represent."""
     return "".join(char for char in text if char.isprintable() or char in "\t\n")
 
 

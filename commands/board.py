@@ -1,4 +1,4 @@
-"""Shows a run's result on a terminal: verdict, board, latencies, audit. Formats, judges nothing."""
+"""Shows a run's result on a terminal: verdict, board, latencies, audit. Formats only; makes no judgement."""
 
 from msgspec import UnsetType
 from rich.console import Console
@@ -15,7 +15,7 @@ _SHOWN_LATENCIES = ("ttft", "first_answer", "tpot", "max_gap", "e2e")
 
 
 def print_result(result: RunResult, console: Console | None = None) -> None:
-    """Print everything a user reads first."""
+    """Print the result of a run."""
     console = console or new_console()
     console.print(latency_table(result.summary))
     console.print(counts_line(result.summary))
@@ -36,7 +36,7 @@ def print_result(result: RunResult, console: Console | None = None) -> None:
 
 
 def print_gpus(summary: Summary, console: Console) -> None:
-    """What the GPUs did, where an agent was asked."""
+    """Print the GPU diagnosis, if a GPU agent was used."""
     for line in summary.gpus.diagnosis if summary.gpus else ():
         console.print(line, highlight=False, markup=False)
 
@@ -50,7 +50,7 @@ def print_board(verdicts: tuple[RuleVerdict, ...], console: Console) -> None:
 
 
 def board_table(verdicts: tuple[RuleVerdict, ...]) -> Table:
-    """Class, objective, what was observed, attainment, verdict."""
+    """The SLO board: class, objective, observed value, attainment, verdict."""
     table = Table(title="SLO board", title_justify="left", show_edge=False)
     for name in BOARD:
         right = name in ("observed", "n", "attained")

@@ -1,4 +1,4 @@
-"""`surgeproof calibrate`: what load this host can send, and how exact its times are."""
+"""`surgeproof calibrate`: the maximum load this host can generate, and its timing error."""
 
 import click
 
@@ -8,7 +8,7 @@ from surgeproof.commands.options import json_option
 @click.command()
 @json_option
 def calibrate(as_json: bool) -> None:
-    """Measure this host's timing error and ceiling against an endpoint with known timing."""
+    """Measure this host's timing error and maximum load, against a local endpoint with known timing."""
     import json
 
     import msgspec
@@ -21,4 +21,4 @@ def calibrate(as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(msgspec.to_builtins(ceiling)))
     else:
-        click.echo(f"Stored in {path}; runs on this host now warn above 70 % of it.")
+        click.echo(f"Stored in {path}; runs on this host now warn if the plan exceeds 70 % of this load.")

@@ -13,10 +13,10 @@ DEMO_SCENARIO = Path(__file__).with_name("demo.yaml")
 
 
 @click.command()
-@click.option("--duration", default="60s", show_default=True, help="Of the load.")
+@click.option("--duration", default="60s", show_default=True, help="Duration of the load, such as 60s.")
 @db_option
 def demo(duration: str, db: str) -> None:
-    """Run real-looking traffic against a simulated engine on this host, and judge it."""
+    """Run realistic traffic against a simulated engine on this host, and judge the result."""
     from surgeproof.sandbox.sim_process import SimProcess
     from surgeproof.scenario_file import load_scenario, parse_duration_s
 

@@ -1,4 +1,4 @@
-"""`surgeproof gate`: a stored run judged again."""
+"""`surgeproof gate`: judges a stored run again."""
 
 import sys
 from pathlib import Path
@@ -10,7 +10,7 @@ from surgeproof.commands.options import RUN_ID, db_option, json_option, report_o
 
 @click.command()
 @click.argument("run_id", type=RUN_ID)
-@click.option("--slo", type=click.Path(path_type=Path), help="YAML file of objectives; default the run's own.")
+@click.option("--slo", type=click.Path(path_type=Path), help="YAML file of objectives. Default: those of the run.")
 @db_option
 @json_option
 @report_options

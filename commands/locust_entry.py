@@ -1,4 +1,4 @@
-"""Hooks into the Locust that imports this: with a prepared run in a folder, or for runs of a bare `locust -f`."""
+"""Registers Surgeproof with Locust: for a run prepared by `surgeproof run`, or for a plain `locust -f`."""
 
 import os
 from pathlib import Path
@@ -9,7 +9,7 @@ from surgeproof.loadgen.users import P0User, P1User, P2User
 
 run_dir = os.environ.get(RUN_DIR_VARIABLE)
 if run_dir:
-    # Only the load: judging, with all that it imports, is the parent's.
+    # Generate the load only: the parent process judges, so its imports are not needed here.
     install(PreparedRun(Path(run_dir)))
 else:
     from surgeproof.commands.board import print_result

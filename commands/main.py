@@ -1,6 +1,6 @@
-"""The command line: every command, and what happens to their errors and secrets.
+"""The command line: registers all commands, maps errors to exit codes, hides secrets.
 
-Imports are inside the commands, so that `--help` answers at once.
+Imports are inside the commands, so that `--help` is fast.
 """
 
 import sys
@@ -46,7 +46,7 @@ for command in (
 
 
 def _hide_secrets_from_process_list(arguments: list[str]) -> None:
-    """Other users of the host read our arguments: a key, header or password given there is overwritten."""
+    """Other users of the host can read the process list: remove keys, headers and passwords from it."""
     if any(part.startswith(("--api-key", "--header")) or ("://" in part and "@" in part) for part in arguments):
         import setproctitle
 
@@ -62,7 +62,7 @@ def _is_utf8(text: str) -> bool:
 
 
 def main() -> None:
-    """Entry point: errors of ours become one sentence and their exit code."""
+    """Entry point: a SurgeproofError is printed as one message and sets the exit code."""
     arguments = sys.argv[1:]
     if any(not _is_utf8(argument) for argument in arguments):
         click.echo("Error: an argument is not valid UTF-8", err=True)

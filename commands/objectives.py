@@ -1,4 +1,4 @@
-"""`surgeproof slo`: objectives before a run."""
+"""`surgeproof slo`: checks objectives before a run."""
 
 from pathlib import Path
 
@@ -11,16 +11,16 @@ from surgeproof.records import REQUEST_CLASSES
 
 @click.group()
 def slo() -> None:
-    """Look at objectives before a run."""
+    """Check objectives before a run."""
 
 
 @slo.command()
 @click.argument("file", type=click.Path(path_type=Path))
-@click.option("--rate", type=Number(1e-6, 1e9), help="Requests a second of the whole run.")
-@click.option("--classes", default="P0=5,P1=3,P2=1", show_default=True, help="Shares of the classes.")
+@click.option("--rate", type=Number(1e-6, 1e9), help="Total request rate of the run, in requests per second.")
+@click.option("--classes", default="P0=5,P1=3,P2=1", show_default=True, help="Traffic share of each class.")
 @json_option
 def plan(file: Path, rate: float | None, classes: str, as_json: bool) -> None:
-    """How many requests and minutes each rule of FILE (or preset:NAME) needs for a verdict."""
+    """Show how many requests and minutes each rule in FILE (or preset:NAME) needs for a verdict."""
     import json
 
     import msgspec
@@ -32,7 +32,7 @@ def plan(file: Path, rate: float | None, classes: str, as_json: bool) -> None:
     shares = parse_class_weights(classes)
     bad = [key for key, value in shares.items() if key not in REQUEST_CLASSES or not 0 <= value < 1e9]
     if bad or sum(shares.values()) <= 0:
-        raise ConfigError(f"--classes: {classes!r} must give shares of {', '.join(REQUEST_CLASSES)}, none negative")
+        raise ConfigError(f"--classes: {classes!r} must give weights of 0 or more for {', '.join(REQUEST_CLASSES)}")
     result = needs(parse_objectives(load_slo(file)), rate, shares)
     if as_json:
         click.echo(json.dumps(msgspec.to_builtins(result)))
@@ -44,7 +44,7 @@ def plan(file: Path, rate: float | None, classes: str, as_json: bool) -> None:
 
 @slo.command()
 def presets() -> None:
-    """List the named sets of objectives."""
+    """List the built-in SLO presets."""
     from surgeproof.slo.presets import PRESETS
 
     for name, (description, rules) in PRESETS.items():

@@ -25,7 +25,7 @@ class Number(click.FloatRange):
     """A finite number in a range."""
 
     def convert(self, value: Any, param: Any, ctx: Any) -> float:
-        """Refuse what is not finite: no comparison ever holds for it."""
+        """Reject NaN and infinity, which a range check does not catch."""
         number = super().convert(value, param, ctx)
         if not math.isfinite(number):
             self.fail(f"{value} is not a finite number", param, ctx)
@@ -38,12 +38,12 @@ class Pairs(click.ParamType[tuple[str, str]]):
     name = "key=value"
 
     def convert(self, value: Any, param: Any, ctx: Any) -> tuple[str, str]:
-        """Split at the first sign of equality; what is split already stays."""
+        """Split at the first `=`; a value that is already split is returned unchanged."""
         if isinstance(value, tuple):
             return value
         key, equals, text = str(value).partition("=")
         if not equals or not key.strip():
-            # The text may be a secret: it is not repeated.
+            # The value may be a secret, so the message does not repeat it.
             self.fail("must look like KEY=VALUE", param, ctx)
         return key.strip(), text
 
@@ -51,14 +51,14 @@ class Pairs(click.ParamType[tuple[str, str]]):
 def secret_options(command: Any) -> Any:
     """Key and headers for the endpoint."""
     command = click.option("--header", "headers", multiple=True, type=Pairs(), help="Header K=V; repeatable.")(command)
-    return click.option("--api-key", help="Bearer key; better set OPENAI_API_KEY.")(command)
+    return click.option("--api-key", help="API key (bearer token); prefer the variable OPENAI_API_KEY.")(command)
 
 
 def report_options(command: Any) -> Any:
-    """Files that a pipeline reads."""
+    """Report files for CI pipelines."""
     for option in (
-        click.option("--markdown", type=click.Path(path_type=Path), help="Write the board as Markdown."),
-        click.option("--junit", type=click.Path(path_type=Path), help="Write a JUnit file, one case an objective."),
+        click.option("--markdown", type=click.Path(path_type=Path), help="Write the SLO board to a Markdown file."),
+        click.option("--junit", type=click.Path(path_type=Path), help="Write a JUnit file, one case per objective."),
     ):
         command = option(command)
     return command
@@ -68,16 +68,16 @@ def tls_options(command: Any) -> Any:
     """Certificates."""
     for option in (
         click.option("--insecure", is_flag=True, help="Do not check the server's certificate."),
-        click.option("--ca-file", type=click.Path(), help="Certificates to trust."),
-        click.option("--client-cert", type=click.Path(), help="Our certificate (PEM)."),
-        click.option("--client-key", type=click.Path(), help="Its key (PEM)."),
+        click.option("--ca-file", type=click.Path(), help="File of CA certificates to trust (PEM)."),
+        click.option("--client-cert", type=click.Path(), help="Client certificate (PEM)."),
+        click.option("--client-key", type=click.Path(), help="Private key of the client certificate (PEM)."),
     ):
         command = option(command)
     return command
 
 
 def tls_of(flags: JsonObject) -> JsonObject | None:
-    """The scenario's `tls` from flags; None where none was given."""
+    """The scenario's `tls` section from flags; None if no such flag was given."""
     tls = {name: flags[name] for name in ("ca_file", "client_cert", "client_key") if flags[name]}
     return (tls | ({"verify": False} if flags["insecure"] else {})) or None
 
@@ -93,7 +93,7 @@ def secrets_of(api_key: str | None, headers: tuple[tuple[str, str], ...]) -> "Se
 
 
 def shown(db: str) -> str:
-    """A database URL as it may be printed."""
+    """A database URL that is safe to print."""
     from surgeproof.storage.store import shown_url
 
     return shown_url(db)

@@ -12,12 +12,12 @@ from surgeproof.outcomes import Outcome
 
 
 @click.command()
-@click.option("--base-url", help="Endpoint, as OpenAI clients take it: http://HOST:PORT/v1.")
-@click.option("--model", help="Model; default the first that the endpoint lists.")
+@click.option("--base-url", help="Base URL, as for OpenAI clients: http://HOST:PORT/v1.")
+@click.option("--model", help="Model name. Default: the first that the endpoint lists.")
 @click.option("--prompt", default="Say hello.", show_default=True)
 @click.option("--max-tokens", default=64, show_default=True)
 @click.option("--endpoint", type=click.Choice(["chat", "completions"]), default="chat", show_default=True)
-@click.option("--timeout", default="60s", show_default=True, help="To connect, for a first token, and between reads.")
+@click.option("--timeout", default="60s", show_default=True, help="Limit to connect, to first token, between reads.")
 @tls_options
 @secret_options
 @json_option
@@ -33,7 +33,7 @@ def probe(
     as_json: bool,
     **tls: Any,
 ) -> None:
-    """Send one request and show its timeline; exit 0 when it was answered, else 3."""
+    """Send one request and show its timeline. Exit code 0 if it was answered, otherwise 3."""
     import json
 
     from surgeproof.loadgen.endpoint import base_url_of, check_endpoint

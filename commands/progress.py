@@ -14,10 +14,10 @@ _LINE_EVERY_S = 10.0
 
 
 class Progress:
-    """Shows how far a run is.
+    """Shows the progress of a run.
 
     Args:
-        quiet: print nothing; standard output belongs to JSON.
+        quiet: print nothing, because standard output is for JSON only.
     """
 
     def __init__(self, *, quiet: bool) -> None:
@@ -43,12 +43,12 @@ class Progress:
         self._bar.stop()
 
     def begin(self, run: RunInProgress, notes: tuple[str, ...]) -> None:
-        """Print the plan: how many, how long, to whom."""
+        """Print the plan: number of requests, duration, endpoint."""
         load, count = run.spec.scenario.load, len(run.plan)
         if run.spec.scenario.closed_loop:
             length = f"{load.duration_s:g} s" if load.duration_s else f"{load.num_prompts} requests"
             steps = ", ".join(map(str, load.concurrency))
-            what, total = f"closed loop of {steps} users, {length} a step", None
+            what, total = f"closed loop of {steps} users, {length} per step", None
         else:
             what, total = f"{count} requests over {run.plan.span_s:.1f} s", count
         uid, digest = run.spec.uid[:8], run.plan.digest[:12]
@@ -68,4 +68,4 @@ class Progress:
         self._bar.update(self._task, completed=self._done, failed=self._failed)
         if not self._console.is_terminal and time.monotonic() - self._line_at > _LINE_EVERY_S:
             self._line_at = time.monotonic()
-            self._console.print(f"{self._done} requests ended, {self._failed} failed", highlight=False)
+            self._console.print(f"{self._done} requests completed, {self._failed} failed", highlight=False)

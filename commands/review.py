@@ -1,4 +1,4 @@
-"""Commands that look back: compare runs, check one against its history, decide on it, estimate its GPU."""
+"""Commands that analyse stored runs: compare, check against history, decide, estimate GPU use."""
 
 import sys
 from pathlib import Path
@@ -13,15 +13,15 @@ from surgeproof.exit_codes import ExitCode
 @click.command()
 @click.argument("run_ids", nargs=-1, required=True, type=RUN_ID, metavar="A B...")
 @click.option(
-    "--rate-drop", type=Number(0, 100), default=5.0, show_default=True, help="Accepted fall of rates, per cent."
+    "--rate-drop", type=Number(0, 100), default=5.0, show_default=True, help="Accepted drop of a rate, in per cent."
 )
-@click.option("--p99-rise", type=Number(0), default=20.0, show_default=True, help="Accepted rise of a p99, ms.")
+@click.option("--p99-rise", type=Number(0), default=20.0, show_default=True, help="Accepted rise of a p99, in ms.")
 @db_option
 @json_option
 def compare(run_ids: tuple[int, ...], rate_drop: float, p99_rise: float, db: str, as_json: bool) -> None:
-    """Differences of run A to others with their confidence.
+    """Compare run A with one or more other runs, with confidence bounds.
 
-    Exit 3 when one is worse than accepted, 4 when it may be and too few requests tell, 5 when a run is INVALID.
+    Exit code 3: a figure is worse than accepted. 4: too few requests to decide. 5: a run is INVALID or incomplete.
     """
     import json
 
@@ -31,7 +31,7 @@ def compare(run_ids: tuple[int, ...], rate_drop: float, p99_rise: float, db: str
     from surgeproof.slo.compare import Policy
 
     if len(run_ids) < 2:
-        raise ConfigError("name two runs or more: surgeproof compare A B")
+        raise ConfigError("give at least two run numbers: surgeproof compare A B")
     result = compare_runs(db, run_ids, Policy(rate_drop=rate_drop / 100, p99_rise_ms=p99_rise))
     for note in result.notes:
         click.echo(f"Note: {note}", err=True)
@@ -51,11 +51,11 @@ def compare(run_ids: tuple[int, ...], rate_drop: float, p99_rise: float, db: str
 
 @click.command()
 @click.argument("run_id", type=RUN_ID)
-@click.option("--days", type=Number(0, 36_500), default=7.0, show_default=True, help="How far to look back.")
+@click.option("--days", type=Number(0, 36_500), default=7.0, show_default=True, help="Number of days to look back.")
 @db_option
 @json_option
 def baseline(run_id: int, days: float, db: str, as_json: bool) -> None:
-    """Hold a run against earlier ones of its name; exit 3 when it alarms."""
+    """Compare a run with earlier runs of the same name. Exit code 3 if a figure is clearly worse."""
     import json
 
     import msgspec
@@ -75,11 +75,11 @@ def baseline(run_id: int, days: float, db: str, as_json: bool) -> None:
 
 @click.command()
 @click.argument("run_id", type=RUN_ID)
-@click.option("--baseline", "baseline_id", type=RUN_ID, help="Run of what the candidate would replace.")
+@click.option("--baseline", "baseline_id", type=RUN_ID, help="Run of the version to be replaced.")
 @db_option
 @json_option
 def decide(run_id: int, baseline_id: int | None, db: str, as_json: bool) -> None:
-    """Promote, hold or roll back, by the decision table; exit 0, 4 or 3."""
+    """Decide by a fixed table: promote (exit code 0), hold (4) or roll back (3)."""
     import json
 
     import msgspec
@@ -100,12 +100,12 @@ def decide(run_id: int, baseline_id: int | None, db: str, as_json: bool) -> None
     type=Number(0, min_open=True),
     default=2000.0,
     show_default=True,
-    help="What first tokens must keep to, ms.",
+    help="Upper bound on the p99 time to first token, in ms.",
 )
 @db_option
 @json_option
 def breaker(run_id: int, ttft_p99: float, db: str, as_json: bool) -> None:
-    """A circuit breaker's load score over a run, and the threshold that it suggests."""
+    """Show a circuit breaker's load score over a run, and suggest a threshold."""
     import json
 
     import msgspec
@@ -118,23 +118,21 @@ def breaker(run_id: int, ttft_p99: float, db: str, as_json: bool) -> None:
         return
     scores = " ".join(f"{score:.2f}" for _, score in result.windows)
     click.echo(f"scores over the run: {scores or 'too few requests'}")
-    threshold = "none: first tokens kept to it" if result.threshold is None else f"{result.threshold:.2f}"
-    click.echo(f"suggested threshold for a p99 of {ttft_p99:g} ms: {threshold}")
+    threshold = "none: no window exceeded the bound" if result.threshold is None else f"{result.threshold:.2f}"
+    click.echo(f"suggested threshold for a first-token p99 of {ttft_p99:g} ms: {threshold}")
     if result.false_alarms:
-        click.echo(
-            f"{result.false_alarms} windows that kept to it reach that score too: it would open for nothing there"
-        )
+        click.echo(f"{result.false_alarms} windows within the bound also reach that score: false alarms")
 
 
 @click.command()
-@click.option("--steps", type=click.Path(path_type=Path), help="JSON of measured steps.")
-@click.option("--run", "run_ids", type=RUN_ID, multiple=True, help="Stored run; repeatable with --calibrate.")
-@click.option("--calibrate", is_flag=True, help="Fit to the agent's counters of the runs, and keep it.")
-@click.option("--gpu", "gpu_name", help="H200, H100, A100-80GB, L40S, ..; with --steps, default the file's own.")
+@click.option("--steps", type=click.Path(path_type=Path), help="JSON file of measured steps.")
+@click.option("--run", "run_ids", type=RUN_ID, multiple=True, help="Stored run id; repeatable with --calibrate.")
+@click.option("--calibrate", is_flag=True, help="Fit to the GPU counters of these runs, and store the fit.")
+@click.option("--gpu", "gpu_name", help="GPU: H200, H100, A100-80GB, L40S, ..; default with --steps: as in file.")
 @click.option("--config", type=click.Path(path_type=Path), help="The model's config.json (for --run).")
-@click.option("--weights", help="Number type of quantised weights: fp8, int8, int4.")
-@click.option("--kv-cache", help="Number type of the KV cache.")
-@click.option("--gpus", default=1, show_default=True, type=click.IntRange(1, 1024), help="Tensor-parallel GPUs.")
+@click.option("--weights", help="Data type of quantised weights: fp8, int8, int4.")
+@click.option("--kv-cache", help="Data type of the KV cache.")
+@click.option("--gpus", default=1, show_default=True, type=click.IntRange(1, 1024), help="Tensor-parallel size.")
 @db_option
 @json_option
 def estimate(
@@ -149,14 +147,14 @@ def estimate(
     db: str,
     as_json: bool,
 ) -> None:
-    """Estimate what SMs, tensor cores and memory did, from what was asked of the model."""
+    """Estimate how busy SMs, tensor cores and memory were, from the requests that the model served."""
     import json
 
     from surgeproof.runs.gpu_estimate import estimate_run, estimate_steps_file, estimate_target, fit_estimator
     from surgeproof.strict_json import plain
 
     if (steps is None) == (not run_ids):
-        raise ConfigError("say what to estimate: --steps FILE or --run ID")
+        raise ConfigError("nothing to estimate: give --steps FILE or --run ID")
     if steps is not None:
         rows = estimate_steps_file(steps, gpu_name)
     else:
@@ -164,8 +162,8 @@ def estimate(
         if calibrate:
             fit = fit_estimator(db, run_ids, target)
             click.echo(
-                f"Stored for {target.gpu.name}: decode does {fit.decode_scale:.2g} times, "
-                f"prompts {fit.prefill_scale:.2g} times the work of a lean engine",
+                f"Stored for {target.gpu.name}: decode steps do {fit.decode_scale:.2g} times, "
+                f"prompts {fit.prefill_scale:.2g} times the work of an ideal engine",
                 err=as_json,
             )
         rows = [row for run_id in run_ids for row in estimate_run(db, run_id, target)]

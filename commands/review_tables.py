@@ -1,4 +1,4 @@
-"""Comparisons, baselines and needs as tables on a terminal."""
+"""Comparisons, baselines and sample-size needs as terminal tables."""
 
 from collections.abc import Sequence
 
@@ -13,7 +13,7 @@ from surgeproof.slo.wording import comparison_line, difference, mark, number
 
 
 def print_comparison(before: int, after: int, differences: Sequence[Difference]) -> None:
-    """Every figure of two runs; those that differ beyond chance are marked."""
+    """Every figure of two runs; significant differences are marked."""
     table = Table(title=f"Run {before} and run {after}", title_justify="left", show_edge=False)
     for name in ("group", "figure", f"run {before}", f"run {after}", "difference, 95 %", ""):
         table.add_column(name, justify="right" if name.startswith("run ") else "left")
@@ -27,7 +27,7 @@ def print_comparison(before: int, after: int, differences: Sequence[Difference])
 
 
 def print_baseline(report: BaselineReport) -> None:
-    """Figures that are off, and what explains it."""
+    """Figures that deviate from earlier runs, and likely causes."""
     console = new_console()
     hour = ", of the same hour" if report.same_hour else ""
     console.print(f"Against {len(report.runs)} earlier runs{hour}: {', '.join(map(str, report.runs))}", highlight=False)
@@ -41,13 +41,13 @@ def print_baseline(report: BaselineReport) -> None:
     for sentence in report.explanations:
         console.print(sentence, highlight=False)
     if not any(d.alarm for d in report.deviations):
-        console.print("Like the runs before it.")
+        console.print("No figure deviates from the earlier runs.")
 
 
 def print_needs(needs: Sequence[Need]) -> None:
     """Requests and minutes that each rule needs."""
     table = Table(show_edge=False)
-    for name in ("class", "objective", "requests without a miss", "with half the misses allowed", "minutes"):
+    for name in ("class", "objective", "requests without a miss", "with half the budget used", "minutes"):
         table.add_column(name, justify="left" if name in ("class", "objective") else "right")
     for need in needs:
         likely = "–" if need.likely is None else str(need.likely)
@@ -57,7 +57,7 @@ def print_needs(needs: Sequence[Need]) -> None:
 
 
 def print_estimates(rows: Sequence[EstimateRow]) -> None:
-    """Busy shares with their 90 % intervals, and what limits."""
+    """Busy shares with 90 % intervals, and the limiting resource."""
     table = Table(title="Estimated, % of the time (90 % interval)", title_justify="left", show_edge=False)
     counted = any(isinstance(row.sm_counted, float) for row in rows)
     for name in ("", "SM busy", "DRAM", "tensor", "limit", *(("SM counted", "DRAM counted") if counted else ())):

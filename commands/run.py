@@ -30,55 +30,55 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("arguments", nargs=-1, metavar="[SCENARIO]")
-@click.option("--base-url", help="Endpoint, as OpenAI clients take it: http://HOST:PORT/v1.")
-@click.option("--model", help="Model; default the first that the endpoint lists.")
+@click.option("--base-url", help="Base URL, as for OpenAI clients: http://HOST:PORT/v1.")
+@click.option("--model", help="Model name. Default: the first that the endpoint lists.")
 @click.option("--endpoint", type=click.Choice(["chat", "completions"]))
 @click.option("--trace", type=click.Path(), help="Trace file to replay, or to draw lengths from.")
-@click.option("--trace-columns", help="Columns of a trace of any form: at=NAME,input=NAME,output=NAME[,..].")
+@click.option("--trace-columns", help="Column names of a custom trace: at=NAME,input=NAME,output=NAME[,..].")
 @click.option("--profile", help="Fitted profile to draw traffic from: a bundled name or a file.")
 @click.option(
     "--scale",
     type=click.Choice(["superpose", "intensify", "thin", "compress"]),
-    help="How --request-rate changes a profile's rate; default superpose for more, thin for less.",
+    help="How to scale a profile to --request-rate. Default: superpose to raise the rate, thin to lower it.",
 )
 @click.option("--arrivals", type=click.Choice(["exact", "constant", "poisson", "gamma"]))
-@click.option("--request-rate", help="Requests a second, or inf.")
+@click.option("--request-rate", help="Requests per second, or inf.")
 @click.option("--burstiness", type=float, help="Shape of Gamma gaps: 1 is Poisson, below 1 burstier.")
-@click.option("--max-concurrency", type=int, help="Requests in flight at most.")
-@click.option("--concurrency", help="Closed loop: users of each step, such as 16,32,64.")
+@click.option("--max-concurrency", type=int, help="Maximum number of requests in flight.")
+@click.option("--concurrency", help="Closed loop: number of users in each step, such as 16,32,64.")
 @click.option("--duration", help="Load duration, or duration of each step: 60s, 5m.")
-@click.option("--num-prompts", type=int, help="Number of requests, or of each step's.")
-@click.option("--input-len", type=int, help="Prompt tokens.")
-@click.option("--output-len", type=int, help="Output tokens.")
-@click.option("--speedup", type=float, help="Replay a trace this many times as fast.")
-@click.option("--limit", type=int, help="First rows of the trace only.")
-@click.option("--window", help="Part of the trace, START,END in seconds.")
-@click.option("--skip-invalid", is_flag=True, help="Leave malformed trace rows out, counted.")
-@click.option("--keep-clock-grid", is_flag=True, help="Do not spread rounded time stamps.")
+@click.option("--num-prompts", type=int, help="Number of requests in total, or per step.")
+@click.option("--input-len", type=int, help="Prompt length in tokens.")
+@click.option("--output-len", type=int, help="Output length in tokens.")
+@click.option("--speedup", type=float, help="Speed-up factor for replaying a trace.")
+@click.option("--limit", type=int, help="Use only the first N rows of the trace.")
+@click.option("--window", help="Part of the trace to use: START,END in seconds.")
+@click.option("--skip-invalid", is_flag=True, help="Skip malformed trace rows, and report how many.")
+@click.option("--keep-clock-grid", is_flag=True, help="Keep rounded time stamps; do not spread them.")
 @click.option(
     "--turns",
     type=click.Choice(["at_timestamp", "after_response"]),
-    help="When a session's later turns leave; default at their time stamps.",
+    help="When to send the later turns of a session. Default: at their time stamps.",
 )
 @click.option("--classes", help="Mix of request classes by weight: P0=5,P1=3,P2=1; default all P1.")
-@click.option("--num-warmups", type=int, help="First requests not judged.")
-@click.option("--warmup", help="First seconds not judged.")
+@click.option("--num-warmups", type=int, help="Number of initial requests that are not judged.")
+@click.option("--warmup", help="Initial period that is not judged, such as 30s.")
 @click.option("--drain", help="How long to wait for answers after the load has ended.")
 @click.option("--seed", type=int, help="Random seed of arrivals, lengths, classes and prompts.")
 @click.option("--ignore-eos", is_flag=True, help="Ask the server for full output lengths (vLLM).")
 @click.option("--tokenizer", type=click.Path(), help="tokenizer.json for exact prompt lengths.")
-@click.option("--words-per-token", type=float, help="Declared ratio where there is no tokenizer.")
-@click.option("--goodput", multiple=True, help="Bounds in ms that count as good: ttft:500 tpot:50.")
+@click.option("--words-per-token", type=float, help="Words per token to assume without --tokenizer.")
+@click.option("--goodput", multiple=True, help="Bounds in ms for a good request: ttft:500 tpot:50.")
 @click.option("--slo", type=click.Path(path_type=Path), help="YAML file of objectives, or preset:NAME.")
 @click.option("--gpu-agent", "gpu_agents", multiple=True, help="URL of a GPU agent to collect from; repeatable.")
 @click.option("--processes", type=int, help="Worker processes.")
-@click.option("--cold-connections", is_flag=True, help="A new connection for each request.")
+@click.option("--cold-connections", is_flag=True, help="Open a new connection for each request.")
 @click.option("--connect-timeout", help="Longest time to connect; default 10s.")
 @click.option("--read-timeout", help="Longest time between two reads; default 120s.")
 @click.option("--first-token-timeout", help="Longest wait for the first token; default none.")
 @click.option("--total-timeout", help="Longest time of a request; default none.")
 @click.option("--allow-long", is_flag=True, help="Allow a plan of more than a day.")
-@click.option("--metadata", multiple=True, type=Pairs(), help="Tag K=V of the run; repeatable.")
+@click.option("--metadata", multiple=True, type=Pairs(), help="Tag the run with KEY=VALUE; repeatable.")
 @tls_options
 @secret_options
 @db_option
@@ -94,14 +94,14 @@ def run(
     markdown: Path | None,
     **flags: Any,
 ) -> None:
-    """Run a load test: a SCENARIO file, flags in vLLM's spelling, or flags over a file."""
+    """Run a load test from a SCENARIO file, from flags (named as in vLLM), or both; flags override the file."""
     from surgeproof.scenario_file import load_scenario
 
-    # vLLM writes `--goodput ttft:500 tpot:50`: the later pairs arrive as loose arguments.
+    # vLLM writes `--goodput ttft:500 tpot:50`: the later pairs arrive as positional arguments.
     bounds = [text for text in arguments if _is_goodput(text)] if flags["goodput"] else []
     paths = [Path(text) for text in arguments if text not in bounds]
     if len(paths) > 1:
-        raise ConfigError(f"one scenario at a time, not {len(paths)}: {', '.join(map(str, paths))}")
+        raise ConfigError(f"give one scenario file, not {len(paths)}: {', '.join(map(str, paths))}")
     path = paths[0] if paths else None
     flags["goodput"] = [*flags["goodput"], *bounds]
     scenario = load_scenario(path, _overrides(flags))
@@ -139,8 +139,8 @@ def run_and_show(scenario: "Scenario", secrets: "Secrets", db: str, path: Path |
         print_result(result)
         file = sqlite_path(db)
         if file is not None and not file.exists():
-            raise StoreError(f"database {file} was removed during the run; nothing is stored")
-        click.echo(f"Stored in {shown(db)}; look at it with: surgeproof ui --db {shown(db)}")
+            raise StoreError(f"database {file} was removed during the run; its results are lost")
+        click.echo(f"Stored in {shown(db)}; view it with: surgeproof ui --db {shown(db)}")
     return result
 
 

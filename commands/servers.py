@@ -1,4 +1,4 @@
-"""Commands that serve until they are stopped: the GPU agent, the simulated engine, the pages."""
+"""Commands that serve until they are stopped: the GPU agent, the simulated engine, the web UI."""
 
 import os
 import sys
@@ -13,13 +13,13 @@ from surgeproof.errors import ConfigError
 
 @click.command()
 @click.option(
-    "--bind", default="127.0.0.1:9464", show_default=True, help="HOST:PORT; other than loopback needs a token."
+    "--bind", default="127.0.0.1:9464", show_default=True, help="HOST:PORT; any address but loopback needs a token."
 )
-@click.option("--token-env", help="Variable that holds the bearer token to ask for.")
-@click.option("--interval", default="100ms", show_default=True, help="Between samples.")
-@click.option("--gpus", "chosen", envvar="CUDA_VISIBLE_DEVICES", help="UUIDs or NVML indexes to watch; default all.")
+@click.option("--token-env", help="Environment variable with the bearer token that clients must send.")
+@click.option("--interval", default="100ms", show_default=True, help="Time between samples.")
+@click.option("--gpus", "chosen", envvar="CUDA_VISIBLE_DEVICES", help="GPU UUIDs or NVML indexes. Default: all.")
 def agent(bind: str, token_env: str | None, interval: str, chosen: str | None) -> None:
-    """Serve what the GPUs of this host do (extra `gpu`); without a GPU it says so and serves that."""
+    """Serve samples of this host's GPUs over HTTP (needs the extra `gpu`); starts without a GPU, too."""
     from surgeproof.errors import UsageError
     from surgeproof.gpu.agent import Sampler, serve_agent
     from surgeproof.gpu.nvml import open_nvml
@@ -32,7 +32,7 @@ def agent(bind: str, token_env: str | None, interval: str, chosen: str | None) -
     if token_env and not token:
         raise ConfigError(f"--token-env: the variable {token_env} is not set")
     if token is None and host.strip("[]") not in ("127.0.0.1", "localhost", "::1"):
-        raise ConfigError(f"--bind {bind} can be reached from other hosts: name a token with --token-env")
+        raise ConfigError(f"--bind {bind} is reachable from other hosts: set a token with --token-env")
     gpus, reason = None, None
     try:
         gpus = open_nvml(chosen)
@@ -46,12 +46,12 @@ def agent(bind: str, token_env: str | None, interval: str, chosen: str | None) -
 
 @click.command()
 @click.option("--host", default="127.0.0.1", show_default=True)
-@click.option("--port", default=8000, show_default=True, type=click.IntRange(0, 65535), help="0 for any free one.")
-@click.option("--model", default="sim-8b", show_default=True, help="Name that the endpoint gives its model.")
+@click.option("--port", default=8000, show_default=True, type=click.IntRange(0, 65535), help="0: any free port.")
+@click.option("--model", default="sim-8b", show_default=True, help="Model name that the endpoint reports.")
 @click.option("--seed", default=1, show_default=True)
-@click.option("--max-batch", default=64, show_default=True, type=click.IntRange(1), help="Sequences in one step.")
+@click.option("--max-batch", default=64, show_default=True, type=click.IntRange(1), help="Maximum batch size.")
 @click.option(
-    "--kv-blocks", default=16_384, show_default=True, type=click.IntRange(1), help="KV cache, blocks of 16 tokens."
+    "--kv-blocks", default=16_384, show_default=True, type=click.IntRange(1), help="KV cache, in 16-token blocks."
 )
 @click.option("--priorities/--no-priorities", default=False, help="Schedule by the request's priority.")
 @click.option("--prefix-cache/--no-prefix-cache", default=True)
@@ -60,16 +60,16 @@ def agent(bind: str, token_env: str | None, interval: str, chosen: str | None) -
     default=1.0,
     show_default=True,
     type=click.FloatRange(0, min_open=True),
-    help="All step times multiplied by this.",
+    help="Factor for all step times.",
 )
 @click.option(
     "--inject",
     multiple=True,
     type=Pairs(),
-    help="Fault=share: http_429, http_500, reset, stall, slow_start.",
+    help="Fault to inject, NAME=SHARE: http_429, http_500, reset, stall, slow_start.",
 )
 def sim(host: str, port: int, inject: tuple[tuple[str, str], ...], **options: Any) -> None:
-    """Serve a simulated engine: OpenAI's API over a model of continuous batching."""
+    """Serve a simulated inference engine with continuous batching over OpenAI's API."""
     from surgeproof.sandbox.sim_server import serve
 
     serve(host, port, options, dict(inject))
@@ -80,11 +80,11 @@ def sim(host: str, port: int, inject: tuple[tuple[str, str], ...], **options: An
 @click.option("--host", default="127.0.0.1", show_default=True)
 @db_option
 def ui(port: int, host: str, db: str) -> None:
-    """Open the pages on stored runs (needs the extra `ui`)."""
+    """Open the web UI for stored runs (needs the extra `ui`)."""
     from importlib.util import find_spec
 
     if find_spec("streamlit") is None:
-        raise ConfigError("the pages need Streamlit: pip install 'surgeproof[ui]'")
+        raise ConfigError("the web UI needs Streamlit: pip install 'surgeproof[ui]'")
     from surgeproof import webui
 
     app = Path(webui.__file__).with_name("app.py")

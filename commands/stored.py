@@ -1,4 +1,4 @@
-"""Commands on stored runs: list, show, tag, export, import, delete, prune; recover what killed runs left."""
+"""Commands on stored runs: list, show, tag, export, import, delete, prune; recover killed runs."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,7 +16,7 @@ _UNITS = {"KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 
 @click.group()
 def runs() -> None:
-    """Look at stored runs."""
+    """List, show and manage stored runs."""
 
 
 @runs.command("list")
@@ -74,7 +74,7 @@ def _existing(db: str) -> "Store":
 @click.argument("tags", nargs=-1, required=True, metavar="KEY=VALUE...")
 @db_option
 def tag(run_id: int, tags: tuple[str, ...], db: str) -> None:
-    """Set tags of a run; KEY= removes one."""
+    """Set tags of a run; KEY= removes the tag."""
     given: dict[str, str | None] = {}
     for text in tags:
         key, equals, value = text.partition("=")
@@ -89,14 +89,14 @@ def tag(run_id: int, tags: tuple[str, ...], db: str) -> None:
 @click.argument("run_ids", nargs=-1, required=True, type=RUN_ID, metavar="RUN_ID...")
 @db_option
 def delete(run_ids: tuple[int, ...], db: str) -> None:
-    """Remove runs with all their records."""
+    """Delete runs with all their records."""
     from surgeproof.storage.queries import unfinished_runs
 
     store = _existing(db)
     running = {place.id for place in unfinished_runs(store.engine)} & set(run_ids)
     if running:
         shown = ", ".join(map(str, sorted(running)))
-        raise UsageError(f"run {shown} has not ended: stop it first, or see 'surgeproof recover'")
+        raise UsageError(f"run {shown} has not ended: stop it first; if it was killed, use 'surgeproof recover'")
     missing = [number for number in run_ids if not store.delete_run(number)]
     store.shrink()
     click.echo(f"{len(run_ids) - len(missing)} runs deleted.")
@@ -108,11 +108,11 @@ def delete(run_ids: tuple[int, ...], db: str) -> None:
 @click.argument("run_id", type=RUN_ID)
 @click.option(
     "-o", "--output", required=True, type=click.Path(path_type=Path),
-    help="*.jsonl the whole run, *.csv or *.parquet its records, *.json as vLLM's bench writes.",
+    help="File: *.jsonl for the whole run, *.csv or *.parquet for its records, *.json for vLLM's bench format.",
 )  # fmt: skip
 @db_option
 def export(run_id: int, output: Path, db: str) -> None:
-    """Write a run to a file; its suffix says how."""
+    """Write a run to a file; the file suffix selects the format."""
     from surgeproof.runs.export import export_run
 
     export_run(db, run_id, output)
@@ -136,16 +136,16 @@ def import_command(file: Path, db: str) -> None:
 
 
 @runs.command()
-@click.option("--keep-days", type=Number(0, 36_500), help="Delete runs that started earlier.")
+@click.option("--keep-days", type=Number(0, 36_500), help="Delete runs that are older than this many days.")
 @click.option("--max-size", help="Delete the oldest runs until the database is smaller: 500MB, 2GB.")
 @click.option("--dry-run", is_flag=True, help="Only list the runs that would be deleted.")
 @db_option
 def prune(keep_days: float | None, max_size: str | None, dry_run: bool, db: str) -> None:
-    """Keep a database small: by age, by size, or both; tagged `keep` runs stay."""
+    """Delete old runs by age, by size, or both; runs with the tag `keep` are never deleted."""
     from surgeproof.storage.retention import prune_runs
 
     if keep_days is None and max_size is None:
-        raise ConfigError("say what to keep: --keep-days 90, --max-size 2GB, or both")
+        raise ConfigError("no limit given: use --keep-days 90, --max-size 2GB, or both")
     deleted = prune_runs(_existing(db), keep_days, _bytes(max_size) if max_size else None, dry_run=dry_run)
     numbers = f": {', '.join(map(str, deleted))}" if deleted else ""
     click.echo(f"{len(deleted)} runs {'would be deleted' if dry_run else 'deleted'}{numbers}")
@@ -166,10 +166,10 @@ def _bytes(text: str) -> int:
 
 
 @click.command()
-@click.option("--spool", type=click.Path(path_type=Path), help="Folder that a worker on another host kept.")
+@click.option("--spool", type=click.Path(path_type=Path), help="Copy of the spool folder of a worker on another host.")
 @db_option
 def recover(db: str, spool: Path | None) -> None:
-    """Store and judge what killed runs left behind."""
+    """Store and judge the records that killed runs left in their spools."""
     from surgeproof.commands.board import print_result
     from surgeproof.runs.recovery import recover_runs, recover_spool
 

@@ -14,7 +14,7 @@ from surgeproof.traces.inspection import TraceFacts
 
 
 def print_runs(heads: list[RunHead]) -> None:
-    """One line a run."""
+    """One row per run."""
     table = Table(show_edge=False)
     for name in ("run", "started (UTC)", "name", "state", "verdict", "model", "endpoint", "tags"):
         table.add_column(name)
@@ -40,7 +40,7 @@ def print_run(run: Run) -> None:
     )
     summary = run.summary
     if summary is None:
-        console.print("This run has no summary: it is still running, or was cut off; see 'surgeproof recover'.")
+        console.print("This run has no summary: it is still running, or it was killed; see 'surgeproof recover'.")
         return
     console.print(latency_table(summary))
     console.print(counts_line(summary))
@@ -61,7 +61,7 @@ _BARS = "▁▂▃▄▅▆▇█"
 
 
 def _budget_table(budgets: Sequence[Budget]) -> Table:
-    """How much of each error budget was spent, and when: a bar of full height burns ten times too fast."""
+    """How much of each error budget was spent, and when: a full-height bar is a burn rate of 10."""
     table = Table(title="Error budgets", show_edge=False, title_justify="left")
     for name in ("class", "objective", "may miss", "missed", "spent", "burn over the run"):
         table.add_column(name, justify="left" if name in ("class", "objective", "burn over the run") else "right")
@@ -88,7 +88,7 @@ def _dispatch_table(lines: Sequence[DispatchLine]) -> Table:
 
 
 def print_trace(facts: TraceFacts) -> None:
-    """What `traces inspect` found."""
+    """The result of `traces inspect`."""
     table = Table(show_header=False, show_edge=False)
     table.add_column()
     table.add_column()
@@ -138,7 +138,7 @@ def print_goodness(goodness: Goodness) -> None:
 _PROBE_PHASES = (
     ("dns_ms", "name resolved in"),
     ("tcp_ms", "TCP connected in"),
-    ("tls_ms", "TLS agreed in"),
+    ("tls_ms", "TLS handshake in"),
     ("write_ms", "request written in"),
     ("headers_ms", "response head"),
     ("first_byte_ms", "first body byte"),
@@ -146,7 +146,7 @@ _PROBE_PHASES = (
     ("first_token_ms", "first token"),
     ("first_answer_ms", "first visible text"),
     ("last_token_ms", "last token"),
-    ("done_ms", "end"),
+    ("done_ms", "end of response"),
 )
 
 
@@ -171,8 +171,8 @@ def print_probe(result: ProbeResult) -> None:
         parts.append(f"{result.tpot_ms:.2f} ms per token")
     if result.input_tokens is not None:
         parts.append(f"{result.input_tokens} prompt tokens ({result.cached_tokens or 0} cached)")
-    parts.append(f"finish: {result.finish_reason}")
-    parts.append(f"stamps: {result.stamp_source}")
+    parts.append(f"finish reason: {result.finish_reason}")
+    parts.append(f"time stamps: {result.stamp_source}")
     console.print("; ".join(parts), highlight=False)
     if result.warnings:
         console.print(f"warnings: {', '.join(result.warnings)}", style="yellow")

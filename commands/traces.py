@@ -1,4 +1,4 @@
-"""`surgeproof traces`: trace files looked at, fitted, checked, stitched and converted."""
+"""`surgeproof traces`: inspects, fits, checks, stitches and converts trace files."""
 
 from pathlib import Path
 from typing import Any
@@ -11,13 +11,13 @@ from surgeproof.errors import ConfigError
 
 @click.group()
 def traces() -> None:
-    """Look at trace files, fit profiles to them and check the fit."""
+    """Inspect trace files, fit profiles to them and check the fit."""
 
 
 def _trace_options(command: Any) -> Any:
     for option in (
-        click.option("--skip-invalid", is_flag=True, help="Leave malformed rows out, counted."),
-        click.option("--columns", help="Columns of any table: at=NAME,input=NAME,output=NAME[,session=..,unit=ms]."),
+        click.option("--skip-invalid", is_flag=True, help="Skip malformed rows, and report how many."),
+        click.option("--columns", help="Columns of your table: at=NAME,input=NAME,output=NAME[,session=..,unit=ms]."),
         click.option("--format", "format_name", default="auto", show_default=True, help="Format of the file."),
     ):
         command = option(command)
@@ -50,18 +50,18 @@ def inspect(
 @traces.command()
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option("-o", "--output", type=click.Path(path_type=Path), required=True, help="Profile to write (JSON).")
-@click.option("--name", help="Name of the profile; default the output's.")
+@click.option("--name", help="Name of the profile. Default: the output file's.")
 @_trace_options
 @click.option(
     "--kind",
     type=click.Choice(["pgar", "poisson", "gamma", "exact"]),
     default="pgar",
     show_default=True,
-    help="Bursty model, one rate with exponential or Gamma gaps, or the recording itself.",
+    help="Arrivals: pgar (bursty model), poisson or gamma (constant rate), or exact (the recording itself).",
 )
-@click.option("--empirical-gaps", is_flag=True, help="Keep the trace's own short gaps, not a Gamma law.")
-@click.option("--licence", help="Licence of the trace, kept with the numbers.")
-@click.option("--citation", help="What users of the numbers should cite.")
+@click.option("--empirical-gaps", is_flag=True, help="Draw gaps from the trace, not from a Gamma distribution.")
+@click.option("--licence", help="Licence of the trace, stored in the profile.")
+@click.option("--citation", help="Citation for users of the profile.")
 def fit(
     file: Path,
     output: Path,
@@ -74,7 +74,7 @@ def fit(
     licence: str | None,
     citation: str | None,
 ) -> None:
-    """Fit the arrival model and the lengths of a trace; the profile holds no prompt and no user."""
+    """Fit arrivals and request lengths to a trace. The profile contains no prompts and no user data."""
     if output.exists() and file.exists() and output.samefile(file):
         raise ConfigError(f"{output} is the trace itself: name another file to write")
     import msgspec
@@ -111,7 +111,7 @@ def fit(
 def convert(
     file: Path, output: Path, format_name: str, columns: str | None, skip_invalid: bool, keep_clock_grid: bool
 ) -> None:
-    """Write a trace in Mooncake's form, which other load testers read."""
+    """Convert a trace to Mooncake's format, which other load testers can read."""
     if output.exists() and file.exists() and output.samefile(file):
         raise ConfigError(f"{output} is the trace itself: name another file to write")
     from surgeproof.traces.mooncake_export import mooncake_lines
@@ -125,9 +125,9 @@ def convert(
 @click.argument("profile")
 @click.option("--against", type=click.Path(path_type=Path), required=True, help="Trace file to compare with.")
 @_trace_options
-@click.option("--seeds", default=24, show_default=True, type=click.IntRange(4, 1000), help="Replicates of the model.")
-@click.option("--html", type=click.Path(path_type=Path), help="Write a page with pictures (extra `report`).")
-@click.option("--json", "json_path", type=click.Path(path_type=Path), help="Write everything as JSON.")
+@click.option("--seeds", default=24, show_default=True, type=click.IntRange(4, 1000), help="Number of replicates.")
+@click.option("--html", type=click.Path(path_type=Path), help="Write an HTML report (extra `report`).")
+@click.option("--json", "json_path", type=click.Path(path_type=Path), help="Write the report as JSON.")
 def report(
     profile: str,
     against: Path,
@@ -138,7 +138,7 @@ def report(
     html: Path | None,
     json_path: Path | None,
 ) -> None:
-    """Check whether PROFILE (a bundled name or a file) makes traffic like a trace."""
+    """Check whether PROFILE (a bundled name or a file) produces traffic like a trace."""
     import msgspec
     import numpy as np
 
@@ -152,7 +152,7 @@ def report(
         try:
             from surgeproof.webui.trace_report import trace_report
         except ModuleNotFoundError as exc:
-            raise ConfigError("pictures need: pip install 'surgeproof[report]'") from exc
+            raise ConfigError("--html needs: pip install 'surgeproof[report]'") from exc
     points = read_trace(against, format_name, columns=columns, skip_invalid=skip_invalid).points
     at_s = np.array([point.at_ns for point in points]) / 1e9
     result = check_profile(load_profile(profile), against.name, at_s, pair_lengths(points), seeds)
@@ -175,11 +175,11 @@ def _write(path: Path, data: bytes) -> None:
 @click.argument("rates", type=click.Path(path_type=Path))
 @click.argument("profile")
 @click.option("-o", "--output", type=click.Path(path_type=Path), required=True, help="Profile to write (JSON).")
-@click.option("--diurnal", is_flag=True, help="Draw new days of the series' daily and weekly shape.")
-@click.option("--days", type=click.FloatRange(0.01, 366), help="Length of what is drawn; default the series' own.")
+@click.option("--diurnal", is_flag=True, help="Generate new days from the series' daily and weekly pattern.")
+@click.option("--days", type=click.FloatRange(0.01, 366), help="Days to generate. Default: as in the series.")
 @click.option("--seed", default=1, show_default=True)
 def stitch_command(rates: Path, profile: str, output: Path, diurnal: bool, days: float | None, seed: int) -> None:
-    """Put the bursts and lengths of PROFILE below a rate series of days (CSV with t_s and rate_rps)."""
+    """Combine the bursts and lengths of PROFILE with a rate series of days (CSV with t_s and rate_rps)."""
     import msgspec
     import numpy as np
 
@@ -187,7 +187,7 @@ def stitch_command(rates: Path, profile: str, output: Path, diurnal: bool, days:
     from surgeproof.traces.rates import draw_series, fit_diurnal, read_rate_series, stitch
 
     if days is not None and not diurnal:
-        raise ConfigError("--days needs --diurnal: a recorded series is as long as it is")
+        raise ConfigError("--days needs --diurnal: a recorded series has a fixed length")
     series = read_rate_series(rates)
     series_rng, stitch_rng = np.random.default_rng(seed).spawn(2)
     if diurnal:

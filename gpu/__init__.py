@@ -1,1 +1,1 @@
-"""What the hardware did; the agent and the estimator will live here."""
+"""GPU telemetry: the agent, its client, the diagnosis and the estimator."""

@@ -1,11 +1,11 @@
-"""The service beside a GPU: samples in a thread of its own, and serves the samples.
+"""The GPU agent: samples GPUs in its own thread, and serves the samples over HTTP.
 
     /healthz   is it sampling?            /gpus      what there is
     /samples   ?since=N: newer samples    /clock     its time, for an exchange of time stamps
     /metrics   Prometheus, with DCGM-exporter's names where they exist
 
 Read-only. It binds to loopback unless a token is set, and then every path but /healthz asks for it. The
-ring is bounded: a client that was away for long is told how many samples it lost.
+ring is bounded: a client that falls behind gets the number of samples it lost.
 """
 
 import hmac
@@ -36,7 +36,7 @@ _METRICS = (
     ("DCGM_FI_DEV_MEM_CLOCK", "memory_clock_mhz", 1.0, "Memory clock (in MHz)."),
     ("DCGM_FI_DEV_GPU_TEMP", "temperature_c", 1.0, "Temperature (in C)."),
     ("DCGM_FI_PROF_SM_ACTIVE", "sm_pct", 0.01, "Share of time in which an SM had a warp, over all SMs."),
-    ("DCGM_FI_PROF_SM_OCCUPANCY", "occupancy_pct", 0.01, "Warps on SMs over the most there may be."),
+    ("DCGM_FI_PROF_SM_OCCUPANCY", "occupancy_pct", 0.01, "Warps on SMs as a share of the maximum."),
     ("DCGM_FI_PROF_PIPE_TENSOR_ACTIVE", "tensor_pct", 0.01, "Share of time in which the tensor pipe was active."),
     ("DCGM_FI_PROF_DRAM_ACTIVE", "dram_pct", 0.01, "Share of the memory's bandwidth in use."),
 )
@@ -47,7 +47,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class Sampler:
-    """Asks the GPUs at a steady interval and keeps the answers.
+    """Samples the GPUs at a fixed interval and keeps the samples.
 
     Args:
         gpus: the GPUs; None where there are none, with the reason.
@@ -74,7 +74,7 @@ class Sampler:
             self._thread.start()
 
     def stop(self) -> None:
-        """End; returns when the thread has."""
+        """Stop sampling; returns when the thread has ended."""
         self._stop.set()
         if self._thread.is_alive():
             self._thread.join(5)
@@ -134,7 +134,7 @@ def serve_agent(sampler: Sampler, token: str | None, host: str, port: int) -> No
     try:
         web.run_app(make_app(sampler, token), host=host, port=port, print=None, access_log=None)
     except OSError as exc:
-        raise UsageError(f"--bind {host}:{port} cannot be served: {exc.strerror or exc}") from exc
+        raise UsageError(f"--bind {host}:{port} cannot be used: {exc.strerror or exc}") from exc
 
 
 def make_app(sampler: Sampler, token: str | None = None) -> web.Application:

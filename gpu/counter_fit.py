@@ -1,4 +1,4 @@
-"""How much more an engine does than a lean one would, from an agent's counters beside a run. Pure.
+"""How much more work an engine does than an ideal one, from an agent's counters beside a run. Pure.
 
 Padding, copies, prompts computed twice or attention without a fused kernel make an engine move and
 compute more than its model needs, prompts by another factor than decode steps. Both factors are searched

@@ -1,4 +1,4 @@
-"""What a run's GPU samples say in words: why it was slow, and what there is room for. Pure."""
+"""Diagnoses a run's GPU samples in words: why it was slow, and how much headroom is left. Pure."""
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -93,7 +93,7 @@ def _of_one(facts: GpuFacts | None, samples: Sequence[GpuSample], stages: Sequen
 
 
 def _throttling(samples: Sequence[GpuSample]) -> list[str]:
-    """Which reasons for lower clocks held while the GPU worked, and how often."""
+    """Which reasons for lower clocks applied while the GPU worked, and how often."""
     busy = [s for s in samples if s.throttle_bits is not None and (s.time_active_pct or 0) >= _BUSY_PCT]
     if not busy:
         return []
@@ -108,7 +108,7 @@ def _throttling(samples: Sequence[GpuSample]) -> list[str]:
 
 
 def _link(facts: GpuFacts | None, samples: Sequence[GpuSample]) -> list[str]:
-    """A PCIe link that stays below its best while the GPU works (idle links rest on purpose)."""
+    """A PCIe link that stays below its best while the GPU works (idle links slow down by design)."""
     if facts is None:
         return []
     busy = [s for s in samples if (s.time_active_pct or 0) >= _BUSY_PCT]
@@ -132,7 +132,7 @@ def _numa(facts: GpuFacts | None) -> list[str]:
 
 
 def _room(samples: Sequence[GpuSample]) -> list[str]:
-    """The usual number beside what the SMs did: how much more the same time could carry."""
+    """NVML utilisation beside SM utilisation: how much headroom is left."""
     active, busy = values(samples, "time_active_pct"), values(samples, "sm_pct")
     if len(active) < _MIN_SAMPLES or len(busy) < _MIN_SAMPLES:
         return []
@@ -146,7 +146,7 @@ def _room(samples: Sequence[GpuSample]) -> list[str]:
 
 
 def _leak(samples: Sequence[GpuSample]) -> list[str]:
-    """A slope of used memory that stands out of its noise, over the second half of the samples."""
+    """A significant upward slope of used memory, over the second half of the samples."""
     points = [(s.at_ns, s.memory_used_bytes) for s in samples if s.memory_used_bytes is not None]
     points = points[len(points) // 2 :]
     # Caches and pools grow for minutes after a start or a change of load; a leak goes on.
@@ -182,5 +182,5 @@ def _of_all(by_gpu: Mapping[str, Sequence[GpuSample]], output_tokens: float, spa
     power = [values(own, "power_w") for own in by_gpu.values()]
     if all(len(own) for own in power):
         joule = sum(float(own.mean()) for own in power) * span_s / output_tokens
-        lines.append(f"{joule:.3g} J an output token")
+        lines.append(f"{joule:.3g} J per output token")
     return lines

@@ -1,4 +1,4 @@
-"""The shape of a model, as far as it decides what a GPU must read and compute. Pure."""
+"""The parts of a model's architecture that determine what a GPU reads and computes. Pure."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -66,7 +66,7 @@ def shape_from_config(
     """From a Hugging Face `config.json`.
 
     Args:
-        config: its contents; those of a multi-modal model's text part are found.
+        config: its contents; for a multi-modal model, its text part is used.
         weight_dtype: of quantised weights; default that of the file.
         kv_dtype: of the KV cache; default that of the file.
 
@@ -112,5 +112,5 @@ def dtype_bytes(name: str) -> float:
     """
     result = _DTYPE_BYTES.get(name.removeprefix("torch.").lower())
     if result is None:
-        raise UsageError(f"unknown number type {name!r}; known are {', '.join(_DTYPE_BYTES)}")
+        raise UsageError(f"unknown data type {name!r}; known are {', '.join(_DTYPE_BYTES)}")
     return result

@@ -1,4 +1,4 @@
-"""The door to NVIDIA's management library: what each GPU says of itself, null where it says nothing.
+"""Access to NVIDIA's management library (NVML): what each GPU reports, null where it reports nothing.
 
 Every field may be unsupported on a GPU, a MIG device or a driver: then it is None, never zero. GPUs are
 known by UUID, since the order of indexes differs between programs. GPM counters (SM busy, tensor, DRAM)
@@ -20,7 +20,7 @@ UNAVAILABLE = "GPU telemetry unavailable"
 
 
 class Gpus(Protocol):
-    """Whoever knows the GPUs of a host: NVML, or recorded samples."""
+    """A source of GPU samples: NVML, or recorded samples."""
 
     def facts(self) -> Sequence[GpuFacts]:
         """What does not change; empty without a GPU."""

@@ -52,7 +52,7 @@ class Work(msgspec.Struct, frozen=True):
     attention_flops: float = 0.0
 
     def times(self, count: float) -> "Work":
-        """The same again and again."""
+        """This work, repeated."""
         return Work(*(getattr(self, name) * count for name in self.__struct_fields__))
 
     def plus(self, other: "Work") -> "Work":
@@ -61,7 +61,7 @@ class Work(msgspec.Struct, frozen=True):
 
 
 class Estimate(msgspec.Struct, frozen=True):
-    """Shares in per cent of the wall time, with 90 % intervals; `limit` is what stands in the way of more."""
+    """Shares in per cent of the wall time, with 90 % intervals; `limit` is the limiting resource."""
 
     sm_pct: float
     sm_low: float
@@ -148,7 +148,7 @@ def _bounded(value: float, half: float) -> tuple[float, float, float]:
 
 
 def _limit(by_memory: float, by_compute: float, busy: float) -> str:
-    """What more load would run into first."""
+    """The resource that more load would exhaust first."""
     if busy < 0.7:
         return "load"
     if max(by_memory, by_compute) < 0.5:

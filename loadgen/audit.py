@@ -1,6 +1,6 @@
 """Is the client itself trustworthy? Judged before any objective. Pure over records and samples.
 
-Each check compares what the load generator did with what it was told to do, and carries the remedy
+Each check compares what the load generator did with the plan, and states the remedy
 in words. Time that opening a connection took is the network's and the server's, so it is taken off
 the send lag.
 """
@@ -20,7 +20,7 @@ from surgeproof.results import Audit, AuditCheck
 Floats = npt.NDArray[np.float64]
 
 MIN_DISPERSION_WINDOWS = 30
-"""Under so many whole windows an index of dispersion says too little to judge by."""
+"""With fewer whole windows, an index of dispersion is too uncertain to judge by."""
 DISPERSION_TOLERANCE = 0.05
 RATE_TOLERANCE = 0.01
 _LAG = "send_lag_p99"
@@ -45,7 +45,7 @@ def audit_run(
         health: samples by worker.
         workers: what the master noted of them, where there was one.
         open_loop: whether the load had a schedule of its own.
-        interrupted: the user ended the run early, so unsent plans are no fault.
+        interrupted: the user ended the run early, so unsent requests are not a fault.
         tightest_ms: the smallest latency objective, ms.
     """
     outcome = columns.texts("outcome")
@@ -126,7 +126,7 @@ def _fidelity(columns: RecordColumns) -> list[AuditCheck]:
 def dispersion_error(planned: float, achieved: float) -> float:
     """How far an achieved index of dispersion is off the planned one, as a ratio.
 
-    Of at least Poisson's 1: below it, a share of the planned value would be a share of next to nothing.
+    Of at least Poisson's 1: relative to a planned value near 0, any error would be large.
     """
     return abs(achieved - planned) / max(planned, 1.0)
 
@@ -159,7 +159,7 @@ def _health_checks(health: Mapping[int, Sequence[HealthSample]]) -> list[AuditCh
     if samples:
         lags = np.array([sample.loop_lag_ns for sample in samples]) / 1e6
         lag = float(np.quantile(lags, 0.99, method="inverted_cdf"))
-        remedy = f"the event loop was blocked for {lag:.0f} ms: other programs share the cores, or {_MORE_PROCESSES}"
+        remedy = f"the event loop was blocked for {lag:.0f} ms: stop other programs on the cores, or {_MORE_PROCESSES}"
         checks.append(_check("loop_lag_p99", lag, 100.0, "ms", remedy))
         late = sum(sample.late_reads for sample in samples) / max(1, sum(sample.reads for sample in samples))
         remedy = f"{late:.1%} of the reads were over 10 ms late, so events may have merged: {_MORE_PROCESSES}"
@@ -167,7 +167,7 @@ def _health_checks(health: Mapping[int, Sequence[HealthSample]]) -> list[AuditCh
         pause = max(sample.gc_pause_ns for sample in samples) / 1e6
         checks.append(_check("gc_pause_max", pause, 50.0, "ms", f"a garbage collection took {pause:.0f} ms"))
         step = max(abs(sample.clock_step_ns) for sample in samples) / 1e6
-        remedy = f"the wall clock moved by {step:.0f} ms against the monotonic one: check the time service"
+        remedy = f"the wall clock moved by {step:.0f} ms against the monotonic one: check time synchronisation (NTP)"
         checks.append(_check("clock_step_max", step, 50.0, "ms", remedy))
     return checks
 

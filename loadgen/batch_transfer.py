@@ -33,7 +33,7 @@ class BatchSender:
         self._monotonic_s = monotonic_s
         self._next = 0
         self._size = 0
-        # Place of each frame in the spool: a master that does not answer for long must not cost memory.
+        # Offset of each frame in the spool, so that memory does not grow while the master is silent.
         self._unacknowledged: dict[int, tuple[int, int]] = {}
         self._last_progress_s = monotonic_s()
 

@@ -53,7 +53,7 @@ def ceiling_path() -> Path:
 
 
 def save_ceiling(ceiling: Ceiling) -> Path:
-    """Write it and say where.
+    """Store the figures and return the path.
 
     Raises:
         StoreError: the folder cannot be written.
@@ -79,7 +79,7 @@ def load_ceiling() -> Ceiling | None:
 def ceiling_note(
     ceiling: Ceiling, intended_ns: npt.NDArray[np.int64], output_tokens: npt.NDArray[np.int64], processes: int
 ) -> str | None:
-    """A sentence when an open-loop plan's busiest ten seconds ask for over 70 % of the ceiling.
+    """A warning if an open-loop plan's busiest ten seconds need over 70 % of the ceiling.
 
     Args:
         ceiling: this host's figures.

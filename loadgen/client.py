@@ -27,7 +27,7 @@ from surgeproof.scenario import Timeouts
 logger = logging.getLogger(__name__)
 
 DONE_GRACE_S = 0.1
-"""How long a body may stay open after `[DONE]` before its connection is thrown away."""
+"""How long a body may stay open after `[DONE]` before its connection is closed."""
 _SWEEP_S = 0.01
 
 
@@ -67,7 +67,7 @@ class Client:
         # One buffer for all connections: a read is copied out of it before the next one begins.
         self.read_view = memoryview(bytearray(READ_BYTES))
         self.readable: list[Connection] = []
-        # Called when the loop has told which sockets are readable, before it waits again.
+        # Called after the loop has reported the readable sockets, before it waits again.
         self._reading = self.loop.prepare()
         self._reading.start(self._read_all)
 
@@ -87,13 +87,13 @@ class Client:
         Connection(self, exchange).open()
 
     def finish(self, exchange: Exchange) -> None:
-        """The exchange is over; hand it back."""
+        """The exchange is over: report it to its owner."""
         if exchange.finished:
             return
         exchange.finished = True
         exchange.connection = None
         self.in_flight.discard(exchange)
-        # Deadlines lie in the heap for minutes; what they watched must not.
+        # Deadlines stay in the heap for minutes; the exchanges they watch must be freed earlier.
         for watch in exchange.watches:
             watch.clear()
         exchange.watches.clear()
@@ -141,7 +141,7 @@ class Client:
             self._step_all(self._step_all(connections, Connection.receive), Connection.parse)
 
     def _step_all(self, connections: list[Connection], step: Callable[[Connection], bool]) -> list[Connection]:
-        """Let connections do a step, and return those that say there is another; what is due leaves in between."""
+        """Run one step of each connection, return those with another step; send due requests in between."""
         more = []
         for connection in connections:
             # There may be hundreds, and the loop looks at timers only after them.
@@ -152,11 +152,11 @@ class Client:
         return more
 
     def _send_due(self) -> None:
-        """A start that fails must not cost the others what was received from them."""
+        """A failing start must not lose data that other connections have received."""
         try:
             self.on_due()
         except Exception:
-            logger.exception("error in the client while sending what is due")
+            logger.exception("client error while sending due requests")
 
     # -- timeouts -------------------------------------------------------------------------------
 
@@ -170,7 +170,7 @@ class Client:
         heapq.heappush(self._deadlines, (due, next(self._sequence), watch))
 
     def _next_deadline(self, exchange: Exchange) -> tuple[int, Outcome | None, str]:
-        """When the exchange will be late next: (time, outcome, message); no outcome, only to look again."""
+        """The next deadline of the exchange: (time, outcome, message); no outcome, only to look again."""
         limits = self.timeouts
         if exchange.connect_at_ns is not None and exchange.connected_at_ns is None:
             due = exchange.connect_at_ns + _ns(limits.connect_s)
@@ -204,7 +204,7 @@ class Client:
             exchange = watch[0]
             due, outcome, _ = self._next_deadline(exchange)
             if due <= now and outcome and exchange.connection is not None:
-                # Bytes may be waiting in the kernel while we were busy: they are not late.
+                # Bytes may have reached the kernel while the client was busy: that is not a timeout.
                 exchange.connection.on_readable()
                 if exchange.finished:
                     continue

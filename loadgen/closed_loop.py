@@ -1,6 +1,6 @@
 """Closed loop: users who ask, wait for the whole answer and ask again, in steps of a ladder.
 
-Which user asks when is Locust's business. This numbers the requests of one worker, keeps to its share of
+Locust decides when each user sends. This module numbers one worker's requests, limits them to its share of
 a step's requests, and sends; sender and clock are passed in.
 """
 

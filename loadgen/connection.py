@@ -2,7 +2,7 @@
 
 Every read is stamped as it is received: with the kernel's receive time where the socket gives one,
 otherwise with a clock read right after the read. Which connections there are, and when they are read,
-is the owner's business.
+is up to the owner.
 """
 
 import _socket
@@ -39,7 +39,7 @@ logger = logging.getLogger(__name__)
 
 READ_BYTES = 65536
 LATE_READ_NS = 10_000_000
-"""A read this long after the kernel had the data may have merged what came apart."""
+"""A read this long after the kernel had the data may have merged separate arrivals."""
 _STAMP = struct.Struct("qq")
 _READABLE, _WRITABLE = 1, 2
 
@@ -256,7 +256,7 @@ class Connection:
             self._writing.start(self.guarded, Connection._on_writable)
             return
         except OSError:
-            # The reading side tells what happened: an early answer, a reset or the end.
+            # The next read shows what happened: an early answer, a reset or the end.
             self._unsent = b""
             self._writing.stop()
             return
@@ -274,7 +274,7 @@ class Connection:
             self.guarded(Connection.parse)
 
     def guarded(self, step: "Callable[[Connection], bool]") -> bool:
-        """Run a step; hub callbacks must not raise, so a bug of ours becomes a record and a log line."""
+        """Run a step; hub callbacks must not raise, so a client bug becomes a record and a log line."""
         try:
             return step(self)
         except Exception as exc:
@@ -298,7 +298,7 @@ class Connection:
         self._at_ns = at_ns
         exchange = self.exchange
         if exchange is None:
-            # Nothing was asked: the server closes an idle connection, or sends what nobody asked for.
+            # No request is pending: the server closed an idle connection, or sent unsolicited data.
             self.close()
             return False
         exchange.last_activity_at_ns = at_ns
@@ -331,7 +331,7 @@ class Connection:
         """When the data of a read arrived, and the source: the kernel, or our clock right after the read.
 
         Both clocks are read here, so a wall clock that stepped earlier cannot move a stamp; one that
-        stepped since then gives a stamp before the read or the request before, which is not believed.
+        stepped since then gives a stamp before the read or the request before, which is rejected.
         """
         read_at_ns = now + self.clock.anchor_ns
         if not ancillary:
@@ -395,7 +395,7 @@ class Connection:
             self.owner.finish(exchange)
 
     def is_quiet(self) -> bool:
-        """Whether an idle connection can carry a request: open, and nothing has arrived unasked."""
+        """Whether an idle connection can carry a request: open, without unsolicited data."""
         if self._sock is None:
             return False
         try:
@@ -404,7 +404,7 @@ class Connection:
             return True
         except OSError:
             pass
-        # Its end, or an answer to nothing such as 408: it would be taken for the next reply.
+        # End of stream, or an unsolicited reply such as 408, which would be taken for the next reply.
         self.close()
         return False
 
@@ -442,7 +442,7 @@ class Connection:
             self.owner.finish(exchange)
 
     def close(self) -> None:
-        """Drop the socket; the exchange, if any, is the caller's to end."""
+        """Close the socket; the caller must end the exchange, if any."""
         self._stage = Stage.CLOSED
         self.exchange = None
         self._reply.release()

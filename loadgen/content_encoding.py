@@ -1,4 +1,4 @@
-"""HTTP content codings, undone read by read: gzip, deflate, br, zstd. Pure; knows no socket."""
+"""HTTP content codings, decoded read by read: gzip, deflate, br, zstd. Pure; knows no socket."""
 
 import sys
 import zlib
@@ -103,7 +103,7 @@ class _ZstdStep:
 
 
 class _DeflateStep:
-    """`deflate` means zlib by the standard and raw deflate in many servers: the first two bytes tell."""
+    """`deflate` means zlib by the standard and raw deflate in many servers: the first two bytes decide."""
 
     def __init__(self) -> None:
         self._head = b""

@@ -262,7 +262,7 @@ class RunController:
     # -- the end --------------------------------------------------------------------------------
 
     def _on_quitting(self) -> None:
-        """Locust quits: in order, in which case everything is complete, or by Ctrl-C."""
+        """Locust quits: normally, in which case everything is complete, or by Ctrl-C."""
         if self.running:
             self._interrupted = True
             self._end_load()

@@ -1,4 +1,4 @@
-"""Asks the endpoint, before any load, whether it is there and has the model. Plain HTTP by httpx2."""
+"""Checks, before any load, that the endpoint answers and has the model. Plain HTTP by httpx2."""
 
 import os
 from typing import Any
@@ -35,13 +35,13 @@ def base_url_of(target: TargetConfig) -> str:
 
 
 def check_endpoint(config: TargetConfig, secrets: Secrets) -> Endpoint:
-    """Find out that the endpoint answers, and which model to ask for.
+    """Check that the endpoint answers, and determine the model.
 
     Without a model in the configuration, the only one (or first) of `/models` is taken.
 
     Raises:
         ConfigError: the URL or a certificate cannot be used.
-        EndpointError: it does not answer, refuses us, or lacks the model.
+        EndpointError: it does not answer, refuses the request, or lacks the model.
     """
     import httpx2
 
@@ -59,7 +59,7 @@ def check_endpoint(config: TargetConfig, secrets: Secrets) -> Endpoint:
     wanted = next(iter(config.models), config.model)
     if reply.status_code in (401, 403):
         raise EndpointError(
-            f"endpoint {base_url} refuses us (HTTP {reply.status_code}): set OPENAI_API_KEY or give --header"
+            f"endpoint {base_url} refuses the request (HTTP {reply.status_code}): set OPENAI_API_KEY or give --header"
         )
     models = _models(reply) if reply.status_code == 200 else []
     if not models:
@@ -67,7 +67,7 @@ def check_endpoint(config: TargetConfig, secrets: Secrets) -> Endpoint:
             return Endpoint(base_url, wanted)
         raise EndpointError(
             f"endpoint {base_url} lists no models (HTTP {reply.status_code} from /models): "
-            "name one with --model, and check that the URL ends as OpenAI clients take it, usually in /v1"
+            "name one with --model, and check that the base URL is complete; it usually ends in /v1"
         )
     names = [str(model["id"]) for model in models]
     missing = [name for name in config.models if name not in names]

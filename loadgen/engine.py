@@ -1,4 +1,4 @@
-"""One worker's share of a run: builds client, sender and loop, drives them by gevent, spools what comes.
+"""One worker's share of a run: builds client, sender and loop, drives them by gevent, spools the records.
 
 Owned by the Locust modules, which know users and messages; this one knows gevent only. The schedule is
 `open_loop`'s, the requests of users are `closed_loop`'s.
@@ -117,7 +117,7 @@ class Engine:
         self._greenlets.append(gevent.spawn(self._prepare_ahead, loop))
 
     def ask(self, request_class: str) -> bool:
-        """Send a user's next request and wait for its end; False when there is nothing more to ask."""
+        """Send a user's next request and wait for its end; False when there is nothing more to send."""
         answered = Event()
         if self._closed_loop is None or not self._closed_loop.ask(request_class, self.step, answered.set):
             return False
@@ -149,7 +149,7 @@ class Engine:
             late = f"drain timeout: not answered {self._load.drain_s:g} s after the end of the load"
             self.client.cancel_all(Outcome.TIMEOUT, late)
         if self._open_loop is not None:
-            self._open_loop.close("the run was interrupted" if interrupted else "the load ended before its time")
+            self._open_loop.close("the run was interrupted" if interrupted else "the load ended before its planned end")
         for greenlet in self._greenlets:
             greenlet.kill()
         if self._health is not None:
@@ -173,7 +173,7 @@ class Engine:
         self._on_record(record)
 
     def _flush(self, *, ended: bool = False) -> None:
-        """Append what has gathered to the spool."""
+        """Append the collected records to the spool."""
         records, self._records = self._records, []
         health = self._health.take() if self._health else []
         if records or health or ended:

@@ -1,4 +1,4 @@
-"""Did the load that left equal the load that was planned? A table for people, after a run. Pure.
+"""Did the sent load match the plan? A table for the user, after a run. Pure.
 
 The audit decides whether a run counts; this says in numbers how close it came, including what depends
 on the server: tokens it counted, prefixes it had cached.

@@ -1,6 +1,6 @@
 """HTTP/1.1 replies without sockets: bytes with their stamp in, calls to a reader and an action out.
 
-Framing is httptools' business; what the body means is the reader's. The owner of the socket feeds what
+httptools handles the framing; the reader interprets the body. The owner of the socket feeds what
 it read, and does what the returned action says. One object serves all replies of a connection, one
 after the other.
 
@@ -25,7 +25,7 @@ _SPENT_PARSER = httptools.HttpResponseParser(None)
 
 
 class ReplyReader(Protocol):
-    """What takes in a reply; `stream.StreamReader` under load."""
+    """The receiver of a reply; `stream.StreamReader` under load."""
 
     saw_done: bool
     stop_reading: bool
@@ -101,7 +101,7 @@ class HttpReply:
         self._last_event_reported = False
 
     def feed(self, data: bytes, at_ns: int) -> Action:
-        """Take in what one read returned, and when it arrived."""
+        """Process the bytes of one read, with their arrival time."""
         self._at_ns = at_ns
         self.received = True
         try:

@@ -1,4 +1,4 @@
-"""What the open and the closed loop are given: clock, timer and sender, as narrow protocols.
+"""Protocols of what is passed to the open and the closed loop: clock, timer and sender.
 
 Pure: neither gevent nor a socket is needed to drive a loop.
 """

@@ -7,7 +7,7 @@ request's record and moves no other.
 
 With `turns: after_response` the later turns of a session are no part of the schedule: each is due when
 its user has read the previous answer and thought about it, and not before its own time where the trace
-does not tell how long that takes.
+does not record how long that takes.
 """
 
 import heapq

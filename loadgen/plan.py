@@ -95,7 +95,7 @@ class Plan:
         return (self[int(index)] for index in np.flatnonzero(self.workers_of(workers) == worker))
 
     def pack(self) -> bytes:
-        """The table as bytes, for a worker without our disk, and for the database."""
+        """The table as bytes, for a worker on another host, and for the database."""
         buffer = io.BytesIO()
         self._write(buffer)
         return zlib.compress(buffer.getvalue(), 1)

@@ -1,4 +1,4 @@
-"""One request, looked at closely: what `surgeproof probe` does.
+"""One request in detail: implements `surgeproof probe`.
 
 The same client as under load, with the text kept. Needs no Locust and patches nothing.
 """

@@ -1,4 +1,4 @@
-"""Prompts of an asked number of tokens, no two of them with a common beginning but where one is planned.
+"""Prompts of a given number of tokens; no two share a prefix, except where the plan says so.
 
 Pure after construction. A token is a common short English word with its leading space, which most
 byte-pair vocabularies hold as one token; with a tokenizer only words for which that is true are
@@ -22,7 +22,7 @@ _MAX_BLOCKS = 4096
 
 
 class Tokenizer(Protocol):
-    """What is asked of a tokenizer: the ids of a text, without special tokens."""
+    """Interface of a tokenizer: the ids of a text, without special tokens."""
 
     def count(self, text: str) -> int:
         """Number of tokens of the text."""
@@ -114,7 +114,7 @@ class HuggingFaceTokenizer:
         try:
             from tokenizers import Tokenizer as Library
         except ModuleNotFoundError as exc:
-            raise ConfigError("a tokenizer needs: pip install 'surgeproof[tokenizer]'") from exc
+            raise ConfigError("--tokenizer needs: pip install 'surgeproof[tokenizer]'") from exc
         try:
             self._library = Library.from_file(path)
         except Exception as exc:

@@ -153,7 +153,7 @@ class Sender:
     def _safe_record(
         self, plan: RequestPlan, exchange: Exchange, intended_at_ns: int, phase: str, step: int
     ) -> StreamRecord:
-        """A record even when a reply was too odd for us: the plan must not look unsent."""
+        """Make a record even if a reply cannot be described: the request must not look unsent."""
         try:
             return self.record(plan, exchange, intended_at_ns, phase, step)
         except Exception as exc:

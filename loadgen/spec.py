@@ -1,4 +1,4 @@
-"""What every worker of a run must know, and the files and the variable by which it learns it."""
+"""The specification of a run for its workers, and the files and the variable that pass it on."""
 
 import msgspec
 

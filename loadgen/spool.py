@@ -1,4 +1,4 @@
-"""The worker's own file of what it measured: appended as it happens, readable after a crash.
+"""A worker's file of measurements: append-only, readable after a crash.
 
 A spool is a sequence of frames, each a batch of records and health samples. A frame that a crash
 cut short is recognised by its length or checksum and ends the reading; everything before it counts.

@@ -99,15 +99,15 @@ def _split_url(base_url: str) -> SplitResult:
         parts = urlsplit(base_url)
         port = parts.port
     except ValueError as exc:
-        raise ConfigError(f"base URL {base_url!r} cannot be read: {exc}") from exc
+        raise ConfigError(f"base URL {base_url!r} is not valid: {exc}") from exc
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise ConfigError(f"base URL {base_url!r} must look like http://HOST:PORT/v1 or https://HOST/v1")
     if port == 0:
-        raise ConfigError(f"base URL {base_url!r} names port 0")
+        raise ConfigError(f"base URL {base_url!r} has port 0")
     if parts.query or parts.fragment:
         raise ConfigError(f"base URL {base_url!r} has a query; give the address up to /v1 only")
     if parts.username is not None:
-        raise ConfigError("the base URL holds a user name: give credentials by OPENAI_API_KEY or --header")
+        raise ConfigError("the base URL contains a user name: give credentials by OPENAI_API_KEY or --header")
     if not base_url.isascii() or any(char <= " " for char in base_url):
         raise ConfigError(f"base URL {base_url!r} holds a character that must be percent-encoded")
     return parts
@@ -120,7 +120,7 @@ def _proxy_for(parts: SplitResult) -> SplitResult | None:
         return None
     proxy = urlsplit(address if "//" in address else f"http://{address}")
     if proxy.scheme != "http" or not proxy.hostname:
-        raise ConfigError(f"the proxy of the environment for {parts.scheme} is not http://HOST:PORT")
+        raise ConfigError(f"the environment's proxy for {parts.scheme} must look like http://HOST:PORT")
     return proxy
 
 

@@ -78,7 +78,7 @@ class WakeTimer:
 
 
 NEVER_NS = 1 << 62
-"""A monotonic time that does not come."""
+"""A monotonic time that is never reached."""
 
 
 class Busy(Protocol):
@@ -110,7 +110,7 @@ class DispatchTimer:
         self._timer.set(due_ns, time.monotonic_ns())
 
     def cancel(self) -> None:
-        """Do not fire between reads any more; a timer that is set fires into the void."""
+        """Do not fire between reads any more; a pending timer has no effect."""
         self._client.next_due_ns = NEVER_NS
 
     def close(self) -> None:

@@ -75,7 +75,7 @@ class TlsLayer:
         return plain
 
     def is_open(self) -> bool:
-        """Whether nothing but silence follows: the end may have come in one read with a reply's end."""
+        """Whether the stream has ended: its end may come in the same read as the end of a reply."""
         try:
             return self.read() is None
         except (TlsClosedError, TlsError):

@@ -70,7 +70,7 @@ class P2User(ClassUser):
 
 
 class ReplayUser(User):
-    """Placeholder user of one worker's open loop, so that Locust shows who is at work."""
+    """Placeholder user of one worker's open loop, so that Locust shows the active workers."""
 
     wait_time = constant(0)
 

@@ -109,7 +109,7 @@ class RemoteWorkers:
                 self._runner.send_message("surgeproof_go", {"start_at_ns": start_at_ns}, client_id)
 
     def enter_step(self, step: int) -> None:
-        """Tell every worker."""
+        """Send the step to every worker."""
         self._done.clear()
         self._runner.send_message("surgeproof_step", {"step": step})
 
@@ -122,7 +122,7 @@ class RemoteWorkers:
         self._runner.send_message("surgeproof_stop", {"interrupted": interrupted})
         self._wait_for(self._ended, timeout_s)
         for number in self._ready - self._ended:
-            self._note_failure(number, f"was lost {time.monotonic() - self._begun_s:.0f} s after the start or before")
+            self._note_failure(number, f"was lost {time.monotonic() - self._begun_s:.0f} s after the start, or earlier")
         self._write_facts()
         if self._receiver is not None:
             self._receiver.close()
@@ -264,7 +264,7 @@ class WorkerController:
         self._send("ready", msgspec.to_builtins(facts))
 
     def _agree_on_clock(self) -> ClockOffset:
-        """How far the master's clock is ahead of ours."""
+        """How far the master's clock is ahead of this worker's."""
         clock = MonotonicClock()
         exchanges = []
         for _ in range(_CLOCK_EXCHANGES):
@@ -330,7 +330,7 @@ class WorkerController:
                 self._sender = None
 
     def _deliver(self, sender: BatchSender) -> None:
-        """Wait for the last acknowledgements; what lacks them stays on this host's disk."""
+        """Wait for the last acknowledgements; unacknowledged batches stay on this host's disk."""
         limit_s = time.monotonic() + _DELIVERY_TIMEOUT_S
         while sender.unacknowledged and time.monotonic() < limit_s:
             gevent.sleep(0.02)

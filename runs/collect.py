@@ -1,7 +1,7 @@
-"""A run that has begun: moves what its workers spool into the database while the load goes on.
+"""Collects a running load: moves records from the workers' spools into the database.
 
 `prepare` begins a run, `judge` completes it. Every planned request ends with exactly one record,
-whatever became of its worker.
+even if its worker was lost.
 """
 
 import fcntl
@@ -111,7 +111,7 @@ class RunInProgress:
         return {uuid: facts for agent in self.gpus.agents for uuid, facts in agent.facts.items()}
 
     def environment(self) -> Environment:
-        """What was noted at the start, with what is known of workers and agents since."""
+        """The environment recorded at the start, plus workers and agents seen since."""
         environment = get_run(self.store.engine, self.run_id).environment
         if self.workers:
             workers = tuple(facts for _, facts in sorted(self.workers.items()))
@@ -142,14 +142,14 @@ class RunInProgress:
         )
 
     def _unsent_reason(self, worker: int, reason: str) -> str:
-        """Why a worker's request was not sent: what happened to the worker, where the master saw it."""
+        """Why a worker's request was not sent: the worker's failure, if the master noticed one."""
         facts = self.workers.get(worker)
         if facts is None or facts.failure_reason is None:
             return reason
         return f"worker {facts.worker} on {facts.host} {facts.failure_reason}"
 
     def _start_at_ns(self) -> int:
-        """Time of the plan's 0, by any worker's record; now where there is none."""
+        """Start time of the plan, from any stored record; the current time if there is none."""
         record = first_record(self.store.engine, self.run_id)
         if record is None:
             return self.now_ns()

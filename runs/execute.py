@@ -62,7 +62,7 @@ def run_scenario(
             return complete_run(run, RunState.INTERRUPTED, 128 + stopped[0])
         if locust.exit_code() != 0:
             complete_run(run, RunState.BROKEN, ExitCode.INVALID)
-            raise RunBrokenError(f"the load generator ended with code {locust.exit_code()}:\n{locust.log_tail()}")
+            raise RunBrokenError(f"the load generator exited with code {locust.exit_code()}:\n{locust.log_tail()}")
         return complete_run(run, RunState.FINISHED)
     finally:
         for number, handler in previous.items():
@@ -70,7 +70,7 @@ def run_scenario(
 
 
 def _yield_to_workers() -> None:
-    """Give workers on a shared core precedence: storing can wait, sending cannot. Not so far that we starve."""
+    """Give workers on a shared core precedence: storing can wait, sending cannot. The parent must not starve."""
     with suppress(AttributeError, OSError):
         os.nice(10)
         os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))

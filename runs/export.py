@@ -1,4 +1,4 @@
-"""Writes a stored run to a file; the suffix of its name says in which form."""
+"""Writes a stored run to a file; the file suffix selects the format."""
 
 import json
 from itertools import pairwise
@@ -20,15 +20,15 @@ def export_run(db_url: str, run_id: int, path: Path) -> None:
     """Write a run by the file's suffix: .jsonl whole, .csv and .parquet its records, .json as vLLM's bench does.
 
     Raises:
-        ConfigError: the suffix is another one, or the file cannot be written.
+        ConfigError: the suffix is not supported, or the file cannot be written.
         UsageError: there is no such run, or it has not ended.
     """
     engine = open_engine(db_url, create=False)
     if get_run(engine, run_id).state is RunState.RUNNING:
-        raise UsageError(f"run {run_id} has not ended: wait for it, or see 'surgeproof recover'")
+        raise UsageError(f"run {run_id} has not ended: wait for it; if it was killed, use 'surgeproof recover'")
     writers = {".jsonl": write_jsonl, ".csv": write_csv, ".parquet": write_parquet, ".json": _write_vllm}
     if path.suffix not in writers:
-        raise ConfigError(f"cannot export to {path}: end its name with {', '.join(writers)}")
+        raise ConfigError(f"cannot export to {path}: the file name must end in one of {', '.join(writers)}")
     try:
         writers[path.suffix](engine, run_id, path)
     except OSError as exc:

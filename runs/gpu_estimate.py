@@ -1,6 +1,6 @@
 """Estimates what a GPU did, for files of measured steps and for stored runs.
 
-A run tells what was asked of the model: prompts when their first token came, and a token for each
+A run shows the model's work: prompts, up to their first token, and a token for each
 sequence in flight at every step. Where an agent's counters were stored with a run, the estimator can be fitted to them.
 """
 
@@ -45,12 +45,12 @@ def estimate_steps_file(path: Path, gpu_name: str | None) -> list[EstimateRow]:
     """Estimate the rows of a file of measured steps, in their order.
 
     Raises:
-        UsageError: the file cannot be read, or names no GPU that is known.
+        UsageError: the file cannot be read, or names no known GPU.
     """
     content = _json(path)
     rows = content.get("rows") if isinstance(content, dict) else content
     if not isinstance(rows, list):
-        raise UsageError(f"{path} has no list of rows")
+        raise UsageError(f"{path} does not contain a list of rows")
     name = gpu_name or (content.get("gpu") or {}).get("name") if isinstance(content, dict) else gpu_name
     if not name:
         raise UsageError(f"{path} names no GPU: give --gpu")
@@ -131,7 +131,7 @@ def fit_estimator(db_url: str, run_ids: Sequence[int], target: EstimateTarget) -
     store = Store(db_url)
     models = {get_run(store.engine, run_id).model for run_id in run_ids}
     if len(models) != 1:
-        raise UsageError("runs of one model at a time: " + ", ".join(sorted(models)))
+        raise UsageError("all runs must be of one model, not of several: " + ", ".join(sorted(models)))
     windows = [
         window
         for run_id in run_ids
@@ -140,13 +140,13 @@ def fit_estimator(db_url: str, run_ids: Sequence[int], target: EstimateTarget) -
     ]
     fit = fit_to_counters(windows, target.gpu, gpus=target.gpus)
     if fit is None:
-        raise UsageError("these runs have too few windows with SM and DRAM counters: run with --gpu-agent, and longer")
+        raise UsageError("these runs have too few windows with SM and DRAM counters: repeat with --gpu-agent, longer")
     store.save_counter_fit(target.gpu.name, models.pop(), msgspec.json.encode(fit).decode())
     return fit
 
 
 def _windows(engine: Any, run_id: int, shape: ModelShape) -> list[Window]:
-    """What was asked of the model in each window, and what the counters measured; NaN without any."""
+    """The model's work in each window, and the measured counters; NaN without counters."""
     columns = run_columns(engine, run_id)
     loads = load_windows(columns, _window_s(columns))
     if not loads:

@@ -23,7 +23,7 @@ from surgeproof.storage.store import open_engine
 
 
 def complete_run(run: RunInProgress, state: RunState, exit_code: int | None = None) -> RunResult:
-    """Collect the rest, audit, judge, store the end and release the run.
+    """Collect the remaining records, audit and judge the run, store the result, close the run.
 
     Args:
         run: the run, whose load has ended.
@@ -85,16 +85,16 @@ def judge_stored(db_url: str, run_id: int, slo: Mapping[str, tuple[str, ...]] | 
     engine = open_engine(db_url, create=False)
     run = get_run(engine, run_id)
     if run.summary is None:
-        raise UsageError(f"run {run_id} has not ended: wait for it, or see 'surgeproof recover'")
+        raise UsageError(f"run {run_id} has not ended: wait for it; if it was killed, use 'surgeproof recover'")
     objectives = parse_objectives(slo if slo is not None else run.scenario.slo)
     if not objectives:
         whose = "the file names" if slo is not None else f"run {run_id} has"
-        raise UsageError(f"{whose} no objective: give --slo FILE with some")
+        raise UsageError(f"{whose} no objective: give --slo FILE with at least one")
     audit = with_objectives(run.audit or Audit(), objectives.tightest_ms)
     verdicts = judge(measured_run(engine, run_id, objectives), objectives, audit)
     verdict = overall(verdicts, audit)
     code: int = exit_code_of(verdict)
     if run.state is not RunState.FINISHED:
-        # A run that was stopped or broke must not pass a gate, however well it went until then.
+        # A run that was stopped or broke must not pass a gate, even if its figures were good until then.
         code = run.exit_code or ExitCode.INVALID
     return RunResult(run_id, verdict, tuple(verdicts), audit, run.summary, code)

@@ -70,17 +70,17 @@ class LocustProcess:
         return self._child.poll()
 
     def interrupt(self) -> None:
-        """Ask for an orderly end now."""
+        """Ask Locust to shut down now."""
         self._child.send_signal(signal.SIGINT)
 
     def end(self) -> None:
-        """Kill what is left of its session, such as a worker that hangs after its master has ended."""
+        """Kill the remaining processes of its session, such as a worker that hangs after its master has ended."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._child.pid, signal.SIGKILL)
         self._child.wait()
 
     def abandon(self) -> None:
-        """End it and remove its folder: there will be no run."""
+        """Stop Locust and remove its folder, because there will be no run."""
         self.end()
         remove_run_dir(self.run_dir)
 
@@ -117,10 +117,10 @@ def make_run_dir(db_url: str) -> Path:
     root = path.with_name(path.name + ".spool") if path is not None else Path("surgeproof.spool")
     run_dir = (root / uuid.uuid4().hex).absolute()
     if not root.absolute().parent.is_dir():
-        raise UsageError(f"the folder of database {path} does not exist: make it, or name another with --db")
+        raise UsageError(f"the folder of database {path} does not exist: create it, or give another database with --db")
     try:
         root.mkdir(exist_ok=True)
         run_dir.mkdir()
     except OSError as exc:
-        raise UsageError(f"cannot make the spool folder {run_dir}: {exc.strerror}") from exc
+        raise UsageError(f"cannot create the spool folder {run_dir}: {exc.strerror}") from exc
     return run_dir

@@ -40,13 +40,13 @@ class LocustRuns:
         self._run: RunInProgress | None = None
 
     def add_arguments(self, parser: Any) -> None:
-        """Our flags, in a group of their own."""
+        """Add Surgeproof's flags as a separate group."""
         group = parser.add_argument_group("Surgeproof", "The API key is read from OPENAI_API_KEY.")
         group.add_argument("--scenario", default="", help="Scenario YAML; its load replaces -u, -r and -t")
         group.add_argument("--slo", default="", help="YAML file of objectives to judge the run by")
         database = os.environ.get("SURGEPROOF_DB", DEFAULT_DATABASE_URL)
         group.add_argument("--db", default=database, help="Database URL to store the run in")
-        group.add_argument("--model", default="", help="Model to ask for; default the first of /v1/models")
+        group.add_argument("--model", default="", help="Model name. Default: the first of /v1/models")
         group.add_argument("--endpoint", default="", choices=["", "chat", "completions"])
         group.add_argument("--input-len", type=int, default=0, help="Prompt tokens of each request")
         group.add_argument("--output-len", type=int, default=0, help="Output tokens of each request")
@@ -99,7 +99,7 @@ class LocustRuns:
         return self._run.spec, self._run.plan
 
     def complete(self, *, interrupted: bool) -> int | None:
-        """Store and judge; Locust exits with our code where there were objectives."""
+        """Store and judge the run; with objectives, Locust exits with the verdict's exit code."""
         if self._run is None:
             return None
         state = RunState.INTERRUPTED if interrupted else RunState.FINISHED

@@ -17,7 +17,7 @@ from surgeproof.traces.reader import Trace, read_trace
 
 
 class Planned(msgspec.Struct, frozen=True):
-    """A plan, and what a user should know of how it was made."""
+    """A plan, and notes for the user about how it was made."""
 
     plan: Plan
     notes: tuple[str, ...] = ()
@@ -39,11 +39,11 @@ def plan_scenario(scenario: Scenario) -> Planned:
     if len(scenario.target.models) > 1:
         add_models(plan, tuple(scenario.target.models.values()), load.seed)
     if len(plan) == 0:
-        raise ConfigError("the plan is empty: no request falls into the window, limit and duration asked for")
+        raise ConfigError("the plan is empty: no request matches the given window, limit and duration")
     longest = max(plan.span_s, load.duration_s or 0.0)
     if longest > MAX_UNCONFIRMED_S and not load.allow_long:
         raise ConfigError(
-            f"the plan lasts {longest / 86400:.1f} days; cut it with --duration, --limit or --speedup, "
+            f"the plan lasts {longest / 86400:.1f} days; shorten it with --duration, --limit or --speedup, "
             "check the trace's time unit, or confirm with --allow-long"
         )
     return Planned(
@@ -85,14 +85,14 @@ def _plan(load: LoadConfig, traffic: Traffic) -> Plan:
 
 
 def _classes_without_requests(scenario: Scenario, plan: Plan) -> list[str]:
-    """Objectives that this plan cannot decide: better known before the run than after it."""
+    """Notes about objectives that this plan cannot decide, for the user to read before the run."""
     asked = {REQUEST_CLASSES[number] for number in np.unique(plan.rows["request_class"]).tolist()}
     if scenario.closed_loop:
         asked |= {name for name, weight in scenario.load.classes.items() if weight > 0}
     idle = [name for name, rules in scenario.slo.items() if rules and name in REQUEST_CLASSES and name not in asked]
     return [
         f"no request of this plan is of class {name}: its objectives will be INCONCLUSIVE; "
-        "give the mix with --classes P0=5,P1=3,P2=1 (load.classes)"
+        "set the mix with --classes P0=5,P1=3,P2=1 (load.classes)"
         for name in idle
     ]
 

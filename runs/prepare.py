@@ -1,4 +1,4 @@
-"""Everything before the first byte of a run: check, plan, and store both. Nothing is sent to a model yet."""
+"""Prepares a run: checks the scenario, makes the plan and stores both. No request is sent yet."""
 
 import os
 from pathlib import Path
@@ -84,7 +84,7 @@ def _too_long(plan: Plan, endpoint: Endpoint) -> list[str]:
         return []
     tokens = plan.rows["input_tokens"] + plan.rows["output_tokens"]
     over = int((tokens > endpoint.max_model_len).sum())
-    return [f"{over} requests are longer than the model's {endpoint.max_model_len} tokens"] if over else []
+    return [f"{over} requests exceed the model's context of {endpoint.max_model_len} tokens"] if over else []
 
 
 def _without_user(url: str) -> str:

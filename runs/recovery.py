@@ -1,4 +1,4 @@
-"""Stores and judges what killed runs, and workers that lost their master, left in their spools."""
+"""Stores and judges records that killed runs, or workers that lost their master, left in spools."""
 
 from pathlib import Path
 
@@ -40,14 +40,14 @@ def recover_runs(db_url: str) -> list[RunResult]:
 
 
 def recover_spool(db_url: str, folder: Path) -> RunResult:
-    """Add what a worker on another host kept because its master did not acknowledge it.
+    """Add the batches of a worker on another host that its master did not acknowledge.
 
     Args:
         db_url: the database that holds the run.
         folder: a copy of the worker's spool folder; it is left as it is.
 
     Raises:
-        UsageError: the folder has no spool, or the database does not hold its run.
+        UsageError: the folder has no spool, or its run is not in the database.
         StoreError: the database cannot be written.
     """
     if not (folder / SPEC_FILE).exists():
@@ -55,7 +55,7 @@ def recover_spool(db_url: str, folder: Path) -> RunResult:
     spec = msgspec.json.decode((folder / SPEC_FILE).read_bytes(), type=RunSpec)
     place = run_by_uid(open_engine(db_url, create=False), spec.uid)
     if place is None:
-        raise UsageError(f"the spool in {folder} belongs to run {spec.uid}, which this database does not hold")
+        raise UsageError(f"the spool in {folder} belongs to run {spec.uid}, which is not in this database")
     spec = msgspec.structs.replace(spec, run_dir=str(folder))
     store = Store(db_url)
     packed = packed_plan(store.engine, place.id)

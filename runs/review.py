@@ -1,4 +1,4 @@
-"""Looks back at stored runs: compares them, checks one against its history, decides on one.
+"""Analyses stored runs: compares them, checks one against its history, decides on one.
 
 Reads from `storage`, judges by `slo`; nothing is sent and nothing is changed.
 """
@@ -53,17 +53,17 @@ def _comparison_notes(runs: Sequence[Run], missing: dict[int, list[str]]) -> lis
     first, *others = runs
     notes = [
         f"run {run.id} is {run.verdict if run.verdict is Verdict.INVALID else run.state}: "
-        "its figures may be the client's, or of a part only"
+        "its figures may be limited by the client, or cover only part of the run"
         for run in runs
         if not run.comparable
     ]
     notes += [
-        f"runs {first.id} and {run.id} were asked different requests: their plans differ"
+        f"runs {first.id} and {run.id} sent different requests: their plans differ"
         for run in others
         if _plan_digest(run) != _plan_digest(first)
     ]
     notes += [
-        f"run {run_id} has no {', '.join(metrics)}: too little was answered or streamed to compare them"
+        f"run {run_id} has no {', '.join(metrics)}: too few requests were answered or streamed to compare them"
         for run_id, metrics in missing.items()
         if metrics
     ]
@@ -77,7 +77,7 @@ def _plan_digest(run: Run) -> str | None:
 def _comparison_exit(
     runs: Iterable[Run], differences: Sequence[Sequence[Difference]], missing: dict[int, list[str]]
 ) -> ExitCode:
-    """A run that is not comparable decides first, then alarms do, then what is unclear."""
+    """Precedence: runs that are not comparable, then alarms, then unclear figures."""
     each = [difference for pair in differences for difference in pair]
     if not all(run.comparable for run in runs):
         return ExitCode.INVALID
@@ -115,7 +115,7 @@ def baseline_report(db_url: str, run_id: int, days: float) -> BaselineReport:
 
 
 def _same_load(one: Run, other: Run) -> bool:
-    """Whether two runs asked for the same, but for their seed."""
+    """Whether two runs had the same load, apart from the seed."""
     return _without_seed(one.scenario.load) == _without_seed(other.scenario.load)
 
 
@@ -124,11 +124,11 @@ def _without_seed(load: LoadConfig) -> LoadConfig:
 
 
 def decision_of(db_url: str, run_id: int, baseline_id: int | None = None) -> Decision:
-    """What the decision table says of a stored run, against another one where it is named."""
+    """Apply the decision table to a stored run, against a baseline run if one is given."""
     engine = open_engine(db_url, create=False)
     run = _ended(engine, run_id)
     if run.state is not RunState.FINISHED:
-        return Decision(Action.HOLD, f"the run is {run.state}: nothing can be promoted by it")
+        return Decision(Action.HOLD, f"the run is {run.state}: it cannot support a promotion")
     success = 1.0
     if baseline_id is not None:
         baseline, before = _ended(engine, baseline_id), measured_run(engine, baseline_id)
@@ -150,7 +150,7 @@ def breaker_of(db_url: str, run_id: int, p99_bound_ms: float) -> Breaker:
 def _ended(engine: Any, run_id: int) -> Run:
     run = get_run(engine, run_id)
     if run.summary is None:
-        raise UsageError(f"run {run_id} has not ended: wait for it, or see 'surgeproof recover'")
+        raise UsageError(f"run {run_id} has not ended: wait for it; if it was killed, use 'surgeproof recover'")
     return run
 
 

@@ -1,1 +1,1 @@
-"""Endpoints that are not production: a simulated engine, a scripted wire server."""
+"""Endpoints for demos and tests: a simulated engine, a scripted wire server."""

@@ -1,4 +1,4 @@
-"""Serves the simulated engine over OpenAI's API, as vLLM does; the only place where it meets time.
+"""Serves the simulated engine over OpenAI's API, as vLLM does; the only place that uses real time.
 
 Streams are a role chunk, deltas, a finish chunk, usage when asked for, and `[DONE]`. A word of the
 prompt is a token. Faults are injected by share: http_429, http_500, reset, stall (a stream that

@@ -22,7 +22,7 @@ _MAD_TO_SD = 1.4826
 MIN_RUNS = 3
 SLOT_NS = 3600 * NS_PER_S
 
-# What part of a request each latency tells about; the difference of neighbours is its phase.
+# The part of a request that each latency covers; the difference of neighbours is its phase.
 PHASES = {"network": "connect", "queue and prefill": "ttft", "decode": "tpot"}
 
 

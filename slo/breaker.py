@@ -36,7 +36,7 @@ def breaker(measured: Measured, p99_bound_ms: float, gpu_memory_bytes: float | N
 
     Args:
         measured: the run.
-        p99_bound_ms: what first tokens must keep to.
+        p99_bound_ms: upper bound on the first-token p99.
         gpu_memory_bytes: memory of a GPU beside the run; None where it was not sampled.
     """
     at_s = measured.times_s["intended_at_ns"]
@@ -47,7 +47,7 @@ def breaker(measured: Measured, p99_bound_ms: float, gpu_memory_bytes: float | N
     span = max(float(at_s[mask].max()), 1e-9)
     window = np.minimum((at_s / span * _WINDOWS).astype(np.int64), _WINDOWS - 1)
     counts = np.bincount(window[mask], minlength=_WINDOWS).astype(np.float64)
-    # A failed request has waited for ever; a window without requests tells nothing, so the one before stands.
+    # A failed request counts as an infinite wait; a window without requests repeats the one before.
     waited = np.where(measured.ok, ttft, np.inf)
     by_window = [waited[mask & (window == number)] for number in range(_WINDOWS)]
     p99 = np.minimum(_filled(np.array([_p99(values) for values in by_window])), 2 * p99_bound_ms)
@@ -88,7 +88,7 @@ def _p99(values: Floats) -> float:
 
 
 def _filled(values: Floats) -> Floats:
-    """Values with those missing taken from before, at the start from after."""
+    """Fill missing values from the previous value, or at the start from the next one."""
     known = np.flatnonzero(~np.isnan(values))
     if len(known) == 0:
         return np.zeros_like(values)

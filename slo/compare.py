@@ -41,7 +41,7 @@ class Figure(NamedTuple):
 
 
 class Policy(msgspec.Struct, frozen=True):
-    """What change is too much.
+    """The largest change that is accepted.
 
     Attributes:
         rate_drop: largest accepted fall of a rate, as a share.
@@ -64,7 +64,7 @@ class Difference(msgspec.Struct, frozen=True):
         after: in the other.
         low, high: 95 % bounds of after minus before; None without a standard error.
         p: of no difference; None without a standard error.
-        significant: whether it stands after Holm's correction.
+        significant: whether it is significant after Holm's correction.
         alarm: whether it is significant and more than the policy accepts.
         unclear: whether it is more than the policy accepts and the sample too small to tell it from chance.
     """
@@ -149,14 +149,14 @@ def figures_of(run: Measured, mask: Mask) -> dict[str, Figure]:
             ("output tokens/s", run.numbers["output_tokens"][answered]),
         ):
             if np.isnan(amounts).any():
-                continue  # a rate of what is known only would fall with the usage that a server tells
+                continue  # a rate of known counts only would drop where a server reports no usage
             interval = rate_interval(amounts, run.times_s["done_at_ns"][answered] - start, end - start)
             results[label] = _from_bounds(float(amounts.sum() / (end - start)), interval)
     return results
 
 
 def _from_bounds(value: float, interval: Interval) -> Figure:
-    """The error that one-sided 95 % bounds stand for; none where the sample bounds one side only.
+    """The standard error that one-sided 95 % bounds imply; none where the sample bounds one side only.
 
     Half a bound would not do: of two equal runs of 100 log-normal latencies the p99 then differs in 19 of 100 pairs.
     """
@@ -179,7 +179,7 @@ def _difference(group: str, metric: str, old: Figure, new: Figure) -> Difference
 
 
 def holm(differences: Sequence[Difference]) -> list[Difference]:
-    """Mark those that stand at 5 % for the whole family of comparisons."""
+    """Mark differences that are significant at 5 % over all comparisons."""
     order = sorted((d.p, index) for index, d in enumerate(differences) if d.p is not None)
     standing = set()
     for rank, (p, index) in enumerate(order):
@@ -190,7 +190,7 @@ def holm(differences: Sequence[Difference]) -> list[Difference]:
 
 
 def _judged(difference: Difference, policy: Policy, unbounded: set[tuple[str, str]]) -> Difference:
-    """A p95 stands in for a p99 that the samples do not bound."""
+    """A p95 replaces a p99 that the samples do not bound."""
     step = difference.after - difference.before
     stands_in = (difference.group, difference.metric.replace("p95", "p99")) in unbounded
     if "p99" in difference.metric or ("p95" in difference.metric and stands_in):

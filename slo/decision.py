@@ -1,4 +1,4 @@
-"""What to do with a candidate, by a table that was agreed before: promote, hold or roll back. Pure.
+"""Decides on a candidate by a fixed table: promote, hold or roll back. Pure.
 
 more than 5 % of requests end in 5xx                      roll back
 success more than 10 points below the baseline (90 % where none is known)   roll back
@@ -58,7 +58,7 @@ def decide(measured: Measured, verdict: Verdict | None, baseline_success: float 
     if baseline_success - success > _MAX_SUCCESS_LOST:
         return Decision(
             Action.ROLL_BACK,
-            f"success is {success:.1%} and should be {baseline_success:.1%} (more than 10 points less)",
+            f"success is {success:.1%}, more than 10 points below {baseline_success:.1%}",
         )
     (waited,) = judge(measured, _WAIT, Audit())
     if waited.observed is None or waited.observed > _MAX_WAIT_MS:

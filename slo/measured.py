@@ -70,7 +70,7 @@ class Measured:
         return self.texts["request_class"] == name
 
     def selected(self, selectors: Iterable[Selector]) -> Mask:
-        """Records that are what all selectors say."""
+        """Records that match all selectors."""
         mask = np.ones(self.count, dtype=np.bool_)
         for selector in selectors:
             if selector.column in TEXTS:
@@ -108,7 +108,7 @@ class Measured:
         return self.columns.between_ms(end, start)
 
     def unknown(self, metric: str) -> Mask:
-        """Answered requests that had a latency which was not seen; those that had none are not among them.
+        """Answered requests whose latency was not measured; those that cannot have one are not included.
 
         One token has no time per token, one event no gap, a streamed answer without text no first text.
         """

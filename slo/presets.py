@@ -1,4 +1,4 @@
-"""Objectives that others have set, by name: `--slo preset:NAME`, or `preset: NAME` among a scenario's rules."""
+"""Built-in sets of objectives: `--slo preset:NAME`, or `preset: NAME` among a scenario's rules."""
 
 from surgeproof.errors import RuleError
 
@@ -11,9 +11,9 @@ PRESETS: dict[str, tuple[str, dict[str, tuple[str, ...]]]] = {
             "P2": ("success >= 99%", "ttft p99 < 1000ms"),
         },
     ),
-    "latency-bound": ("first tokens before all; load it with 200 connections or more", {"all": ("ttft p95 <= 350ms",)}),
+    "latency-bound": ("lowest time to first token; test with 200 connections or more", {"all": ("ttft p95 <= 350ms",)}),
     "throughput-bound": (
-        "requests before all, GPUs busy and not full; needs --gpu-agent",
+        "highest throughput, with GPUs busy but not full; needs --gpu-agent",
         {
             "all": (
                 "requests_per_s >= 150",
@@ -23,9 +23,9 @@ PRESETS: dict[str, tuple[str, dict[str, tuple[str, ...]]]] = {
             )
         },
     ),
-    "cost-bound": ("GPU memory before all; needs --gpu-agent", {"all": ("gpu_memory_per_request mean <= 1.2GB",)}),
+    "cost-bound": ("lowest GPU memory; needs --gpu-agent", {"all": ("gpu_memory_per_request mean <= 1.2GB",)}),
     "contract": (
-        "one contract of many dimensions, for one instance; needs --gpu-agent",
+        "latency, throughput, error and memory limits for one instance; needs --gpu-agent",
         {"all": ("e2e p95 < 800ms", "requests_per_s >= 120", "errors < 0.3%", "gpu_memory max <= 18GB")},
     ),
     "mlperf-llama2-70b": ("MLPerf Inference, server", {"all": ("ttft p99 <= 2000ms", "tpot p99 <= 200ms")}),

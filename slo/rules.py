@@ -56,7 +56,7 @@ PER_GPU = "_per_gpu"
 RATES |= {f"{name}{PER_GPU}": f"{text}, by the number of GPUs that an agent sampled" for name, text in RATES.items()}
 FLOWS = {FLUIDITY: "share of an answer's arrivals that meet their deadlines"}
 GPU_METRICS = {
-    "gpu_time_active": "share of time in which any kernel ran; no measure of how full a GPU is",
+    "gpu_time_active": "share of time in which any kernel ran; not a measure of how busy a GPU is",
     "gpu_sm": "share of SM time in use",
     "gpu_tensor": "share of time in which the tensor pipe was active",
     "gpu_dram": "share of the memory's bandwidth in use",
@@ -101,7 +101,7 @@ _SHARE = re.compile(r"(?P<conditions>.+?)\s+for\s+(?P<share>\d+(?:\.\d+)?)\s*%")
 
 
 class Condition(msgspec.Struct, frozen=True):
-    """A metric held against a bound: ms for latencies, a ratio for what is in %, 1/s for rates."""
+    """A metric compared with a bound: ms for latencies, a ratio for what is in %, 1/s for rates."""
 
     metric: str
     comparison: str
@@ -181,7 +181,7 @@ def parse_rule(text: str) -> Rule:
     if not where:
         return rule
     if rule.metric == "inter_chunk":
-        raise RuleError(f"SLO rule {text!r}: gaps are kept by class only: inter_chunk takes no 'where'")
+        raise RuleError(f"SLO rule {text!r}: gaps are stored by class only: inter_chunk takes no 'where'")
     if rule.metric in GPU_METRICS:
         raise RuleError(f"SLO rule {text!r}: a GPU serves all requests at once: {rule.metric} takes no 'where'")
     return msgspec.structs.replace(
@@ -250,11 +250,11 @@ def _parse_objective(text: str, words: str) -> Rule:
     aggregate = match["aggregate"]
     if condition.metric not in LATENCIES | GPU_METRICS:
         if aggregate:
-            raise RuleError(f"SLO rule {text!r}: {condition.metric} is one number of the run, without {aggregate}")
+            raise RuleError(f"SLO rule {text!r}: {condition.metric} is one number per run and takes no {aggregate}")
         return Rule(text, (condition,))
     if aggregate is None:
         raise RuleError(
-            f"SLO rule {text!r}: say which {condition.metric}: p99, p50, mean, max, or "
+            f"SLO rule {text!r}: {condition.metric} needs an aggregate: p99, p50, mean, max, or "
             f"'{words} for 99%' for a share of requests"
         )
     if aggregate.startswith("p"):
@@ -352,7 +352,7 @@ def _bound(text: str, metric: str, comparison: str, number: float, unit: str | N
         if unit not in _UNITS_MS:
             raise RuleError(f"SLO rule {text!r}: {metric} needs a unit: us, ms or s")
         if comparison in (">", ">="):
-            raise RuleError(f"SLO rule {text!r}: {metric} is a wait, the shorter the better: bound it by < or <=")
+            raise RuleError(f"SLO rule {text!r}: {metric} is a latency: use an upper bound (< or <=)")
         return number * _UNITS_MS[unit]
     if metric in SHARES:
         if unit != "%":
@@ -360,7 +360,7 @@ def _bound(text: str, metric: str, comparison: str, number: float, unit: str | N
         if number > 100:
             raise RuleError(f"SLO rule {text!r}: a share cannot exceed 100 %")
         if (comparison, number) in (("<", 0.0), (">", 100.0)):
-            raise RuleError(f"SLO rule {text!r}: no share lies beyond 0 % or 100 %: write <= 0% or >= 100%")
+            raise RuleError(f"SLO rule {text!r}: a share cannot be below 0 % or above 100 %: write <= 0% or >= 100%")
         return number / 100
     if metric in GPU_METRICS:
         _, wanted, _ = GPU_FIELDS[metric]
@@ -368,12 +368,12 @@ def _bound(text: str, metric: str, comparison: str, number: float, unit: str | N
             raise RuleError(f"SLO rule {text!r}: {metric} is in {wanted.upper()}")
         return number / 100 if unit == "%" else number
     if unit is not None:
-        raise RuleError(f"SLO rule {text!r}: {metric} is a number a second, without a unit")
+        raise RuleError(f"SLO rule {text!r}: {metric} is a number per second: write it without a unit")
     return number
 
 
 def _per_request(text: str, match: re.Match[str]) -> Condition:
     condition = _condition(text, match)
     if condition.metric not in LATENCIES or match["aggregate"]:
-        raise RuleError(f"SLO rule {text!r}: 'for' takes latencies of single requests, such as ttft < 200ms")
+        raise RuleError(f"SLO rule {text!r}: 'for' needs a latency of single requests, such as ttft < 200ms")
     return condition

@@ -44,7 +44,7 @@ def judge(measured: Measured, objectives: Objectives, audit: Audit) -> list[Rule
 
 
 def overall(verdicts: list[RuleVerdict], audit: Audit) -> Verdict:
-    """The run's verdict: the worst of its rules; INVALID beats all, no rules pass if the audit does."""
+    """The run's verdict: the worst of its rules; INVALID overrides all; without rules, the audit decides."""
     if audit.breaches:
         return Verdict.INVALID
     return max((v.verdict for v in verdicts), key=_SEVERITY.index, default=Verdict.PASS)
@@ -140,7 +140,7 @@ def _judge_flow(measured: Measured, name: str, rule: Rule, mask: Mask) -> RuleVe
         return _verdict(name, rule, "%", float(values.mean()), n, interval, decision)
     hits = values > condition.bound if condition.comparison == ">" else values >= condition.bound
     deff = design_effect(hits, at_s)
-    decision = _decide_share(int(hits.sum()), n, deff, rule.quantile, "were that fluid")
+    decision = _decide_share(int(hits.sum()), n, deff, rule.quantile, "reached that fluidity")
     if unknown and not _holds_for_all(decision[0], int(hits.sum()) / deff, n / deff, unknown / deff, rule.quantile):
         decision = _undecided_by(unknown, rule.metric, decision)
     attained = float(hits.mean())
@@ -184,11 +184,11 @@ def _judge_gaps(measured: Measured, name: str, rule: Rule) -> RuleVerdict:
     if failed:
         sentence += f", those of {failed} failed requests counted as missed"
     if interval.low is None or interval.high is None:
-        decision = (Verdict.INCONCLUSIVE, f"{sentence}; under 80 s of run there are too few blocks to judge by")
+        decision = (Verdict.INCONCLUSIVE, f"{sentence}; a run under 80 s has too few blocks to judge")
     elif interval.high < share:
         decision = (Verdict.FAIL, sentence)
     elif interval.low < share:
-        decision = (Verdict.INCONCLUSIVE, f"{sentence}; the interval lies across the bound; run longer")
+        decision = (Verdict.INCONCLUSIVE, f"{sentence}; the interval includes the bound; run longer")
     elif not shown_at_least(attained * n, n, share):
         # Blocks without a miss do not differ, but few gaps show little all the same.
         decision = _decide_share(round(attained * n), n, 1.0, share, "met the bound", "gaps")
@@ -205,7 +205,7 @@ def _product(left: Interval, right: Interval) -> Interval:
 
 
 def _judge_gap_value(name: str, rule: Rule, by_block: Counts, values: Floats, failed: int) -> RuleVerdict:
-    """Mean of all gaps by its interval; their extremes are what they are."""
+    """Mean of all gaps by its interval; their extremes are taken as observed."""
     sums, counts = by_block @ values, by_block.sum(axis=1).astype(np.float64)
     used = np.flatnonzero(by_block.sum(axis=0))
     if rule.aggregate == "mean":
@@ -218,9 +218,9 @@ def _judge_gap_value(name: str, rule: Rule, by_block: Counts, values: Floats, fa
 
 
 def _unless_failed(rule: Rule, failed: int, decision: tuple[Verdict, str]) -> tuple[Verdict, str]:
-    """No bound on a mean or on the longest holds for a request that never ended well."""
+    """A failed request misses any bound on a mean or a maximum."""
     if failed and rule.aggregate != "min" and decision[0] is not Verdict.FAIL:
-        return Verdict.FAIL, f"{failed} requests failed, which no latency bound allows for a {rule.aggregate}"
+        return Verdict.FAIL, f"{failed} requests failed, so no latency bound on the {rule.aggregate} can be met"
     return decision
 
 
@@ -283,7 +283,7 @@ def _judge_quantile(measured: Measured, name: str, rule: Rule, mask: Mask) -> Ru
 
 
 def _holds_for_all(verdict: Verdict, hits: float, n: float, unknown: float, share: float) -> bool:
-    """Whether a verdict holds however the requests without a figure would have come out."""
+    """Whether a verdict is the same for any values of the requests without a figure."""
     if verdict is Verdict.PASS:
         return shown_at_least(hits, n + unknown, share)
     return verdict is not Verdict.FAIL or shown_below(hits + unknown, n + unknown, share)
@@ -328,7 +328,7 @@ def _unit(rule: Rule) -> str:
 
 
 def _judge_aggregate(measured: Measured, name: str, rule: Rule, mask: Mask) -> RuleVerdict:
-    """Mean by its interval; max and min are what they are."""
+    """Mean by its interval; max and min are taken as observed."""
     condition = rule.conditions[0]
     values = measured.latency_ms(condition.metric, condition.view)
     failed = int((mask & ~measured.ok).sum())
@@ -394,7 +394,7 @@ def _judge_rate(measured: Measured, name: str, rule: Rule, mask: Mask) -> RuleVe
     interval = rate_interval(amounts, measured.times_s["done_at_ns"][chosen] - start, end - start)
     decision = _decide_value(rule, interval)
     if unknown:
-        # What is known is the least that it can be: more is enough for a lower bound, and too much for an upper one.
+        # The known sum is a minimum: it can satisfy a lower bound, or exceed an upper one.
         robust = Verdict.FAIL if rule.conditions[0].upper else Verdict.PASS
         reason = f"at least {observed:,.0f}/s; {unknown} of {n} responses have no token count"
         decision = (decision[0] if decision[0] is robust else Verdict.INCONCLUSIVE, reason)
@@ -403,7 +403,7 @@ def _judge_rate(measured: Measured, name: str, rule: Rule, mask: Mask) -> RuleVe
 
 
 def _decide_value(rule: Rule, interval: Interval) -> tuple[Verdict, str]:
-    """Compare an interval with the bound; without an interval there is no verdict but a miss by far."""
+    """Compare an interval with the bound; without an interval, only a large miss gives a verdict."""
     condition = rule.conditions[0]
     if interval.low is None or interval.high is None:
         return Verdict.INCONCLUSIVE, "too few requests for a confidence interval; run longer"
@@ -412,7 +412,7 @@ def _decide_value(rule: Rule, interval: Interval) -> tuple[Verdict, str]:
         return Verdict.PASS, "the whole interval meets the bound"
     if not any(ends):
         return Verdict.FAIL, "the whole interval misses the bound"
-    return Verdict.INCONCLUSIVE, "the interval lies across the bound; run longer"
+    return Verdict.INCONCLUSIVE, "the interval includes the bound; run longer"
 
 
 def _finite(value: float | None) -> float | None:

@@ -101,10 +101,10 @@ def mark(d: Difference) -> str:
 
 
 def comparison_line(differences: Sequence[Difference]) -> str:
-    """What came of a comparison, in one sentence."""
+    """The result of a comparison, in one sentence."""
     alarms = [f"{d.group} {d.metric}" for d in differences if d.alarm]
     unclear = [f"{d.group} {d.metric}" for d in differences if d.unclear]
-    line = f"worse than accepted: {', '.join(alarms)}" if alarms else "nothing is shown to be worse than accepted"
+    line = f"worse than accepted: {', '.join(alarms)}" if alarms else "no figure is shown to be worse than accepted"
     if unclear:
         line += f"; too few requests to tell: {', '.join(unclear)}"
     return f"{line} (significant at 5 % over all {len(differences)} figures)"

@@ -1,1 +1,1 @@
-"""What is kept: tables, one writer, queries. The only room that knows SQLAlchemy."""
+"""The database: tables, one writer, queries. The only package that uses SQLAlchemy."""

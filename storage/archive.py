@@ -1,4 +1,4 @@
-"""Runs out of a database and into one: a whole run as JSON lines, or its records as a table.
+"""Exports runs from a database and imports them: a whole run as JSON lines, or its records as a table.
 
     {"surgeproof": 1, "run": {..}}            first line: the run's row
     {"plan": {..}} {"health": {..}} {"verdict": {..}} {"gaps": {..}} {"gpu": {..}} {"record": {..}}
@@ -60,7 +60,7 @@ def import_lines(store: Store, lines: Iterable[str]) -> int:
     """Import a run and return its new number; all of it or nothing.
 
     Raises:
-        UsageError: the lines are not an exported run, or the database already holds it.
+        UsageError: the lines are not an exported run, or the run is already in the database.
         StoreError: the database cannot be written.
     """
     numbered = ((number, line) for number, line in enumerate(lines, 1) if line.strip())
@@ -71,17 +71,17 @@ def import_lines(store: Store, lines: Iterable[str]) -> int:
     unknown = sorted(run.keys() - {column.name for column in tables.runs.columns} | run.keys() & {"id", "spool"})
     missing = [name for name in ("uid", "name", "started_at_ns", "scenario", "metadata") if run.get(name) is None]
     if unknown or missing:
-        raise UsageError(f"the exported run has unknown or lacks needed fields: {', '.join(unknown + missing)}")
+        raise UsageError(f"the exported run has unknown or missing fields: {', '.join(unknown + missing)}")
     _check_json(run)
     if run_by_uid(store.engine, str(run["uid"])) is not None:
-        raise UsageError(f"the database already holds run {run['uid']}")
+        raise UsageError(f"the database already contains run {run['uid']}")
     run_id = store.insert_run(run)
     try:
         _import_parts(store, run_id, numbered)
         store.set_state(run_id, str(run.get("state", RunState.FINISHED)))
     except (OverflowError, TypeError, ValueError) as exc:
         store.delete_run(run_id)
-        raise UsageError(f"the export holds a value that cannot be stored: {exc}") from exc
+        raise UsageError(f"the export contains a value that cannot be stored: {exc}") from exc
     except BaseException:
         store.delete_run(run_id)
         raise
@@ -119,7 +119,7 @@ def _import_parts(store: Store, run_id: int, numbered: Iterator[tuple[int, str]]
             store.add_records(run_id, records)
             records = []
     if not isinstance(end, dict) or end.get("lines") != count:
-        raise UsageError(f"the export is cut off: it has {count} lines, which its last line does not confirm")
+        raise UsageError(f"the export is incomplete: it has {count} lines, which its last line does not confirm")
     store.add_records(run_id, records)
     for name, part_rows in rows.items():
         store.insert_rows(_PARTS[name], [row | {"run_id": run_id} for row in part_rows])

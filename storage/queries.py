@@ -38,7 +38,7 @@ def get_run(engine: sa.Engine, run_id: int) -> Run:
         row = connection.execute(sa.select(tables.runs).where(tables.runs.c.id == run_id)).mappings().first()
         if row is None:
             newest = connection.execute(sa.select(sa.func.max(tables.runs.c.id))).scalar()
-            hint = f"the newest is {newest}" if newest else "the database holds none"
+            hint = f"the newest is {newest}" if newest else "the database has no runs"
             raise UsageError(f"no run {run_id}: {hint}; see 'surgeproof runs list'")
         plan_columns = [tables.plans.c[name] for name in PlanFacts.__struct_fields__]
         plan = connection.execute(sa.select(*plan_columns).where(tables.plans.c.run_id == run_id)).first()

@@ -26,8 +26,8 @@ def ensure_schema(engine: sa.Engine) -> None:
     else:
         name = engine.url.render_as_string(hide_password=True)
         raise StoreError(
-            f"database {name} has schema {revision}, written by a newer Surgeproof; this one knows {HEAD}: "
-            "upgrade Surgeproof, or name another database with --db"
+            f"database {name} has schema {revision}, written by a newer Surgeproof; this version supports {HEAD}: "
+            "upgrade Surgeproof, or give another database with --db"
         )
 
 
@@ -40,7 +40,7 @@ def _revision(connection: sa.Connection) -> str | None:
 
 
 def _create(engine: sa.Engine) -> None:
-    """Create all tables as they are now, without Alembic, whose import takes long."""
+    """Create all tables as they are now, without Alembic, which is slow to import."""
     with engine.begin() as connection:
         tables.metadata.create_all(connection)
         if _revision(connection) is None:

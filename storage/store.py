@@ -47,7 +47,7 @@ def open_engine(url: str, *, create: bool = True) -> sa.Engine:
     """
     path = sqlite_path(url)
     if path is not None and not create and not path.exists():
-        raise ConfigError(f"no database at {path}: run a test first, or name another with --db")
+        raise ConfigError(f"no database at {path}: run a load test first, or give another database with --db")
     if url.startswith(("postgresql://", "postgres://")):
         # The extra brings psycopg 3; the bare name would ask for another driver.
         url = "postgresql+psycopg://" + url.partition("://")[2]

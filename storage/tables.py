@@ -163,7 +163,7 @@ gpu_samples = Table(
     Column("run_id", ForeignKey("runs.id", ondelete="CASCADE"), primary_key=True),
     Column("gpu", Text, primary_key=True, doc="UUID"),
     Column("at_ns", BigInteger, primary_key=True, autoincrement=False),
-    Column("sample", Text, nullable=False, doc="JSON of the fields that the GPU tells"),
+    Column("sample", Text, nullable=False, doc="JSON of the fields that the GPU reports"),
 )
 
 gpu_calibrations = Table(

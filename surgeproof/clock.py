@@ -2,7 +2,7 @@
 
 The clock reads CLOCK_MONOTONIC and adds a fixed anchor: a wall clock that steps during a run moves
 nothing. How far another host's clock is ahead is estimated from exchanged time stamps, as NTP does;
-pure modules are handed times and never ask a clock.
+pure modules get times as arguments and never read a clock.
 """
 
 import time
@@ -46,7 +46,7 @@ class ClockOffset(msgspec.Struct, frozen=True):
 
     Attributes:
         ahead_ns: their time minus ours.
-        uncertainty_ns: the truth lies within this of it, however unequal the two ways were.
+        uncertainty_ns: maximum error of the offset, even if the network path is asymmetric.
     """
 
     ahead_ns: int

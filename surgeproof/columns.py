@@ -1,4 +1,4 @@
-"""The records of a run as columns: what statistics are made of. Pure numpy.
+"""The records of a run as columns: the input of all statistics. Pure numpy.
 
 A million records as objects take seconds to walk; as columns they take milliseconds. Whole numbers
 are int64 with `MISSING` where there is none; texts are numbers into a vocabulary.

@@ -1,6 +1,6 @@
 """Headers that may hold secrets: read from the environment, checked, passed on to child processes.
 
-They are no part of a scenario, travel by environment variable only, and are never stored.
+They are not part of a scenario, are passed by environment variable only, and are never stored.
 """
 
 import re
@@ -34,7 +34,7 @@ class Secrets(msgspec.Struct, frozen=True):
 
 
 def check_headers(headers: dict[str, str]) -> Secrets:
-    """Refuse header names and values that would break the request apart.
+    """Reject header names and values that would corrupt the request.
 
     Raises:
         ConfigError: a name is not a token, or a value holds a line break or a character beyond Latin-1.
@@ -43,7 +43,7 @@ def check_headers(headers: dict[str, str]) -> Secrets:
         if not re.fullmatch(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", name):
             raise ConfigError(f"header name {name!r} is not valid")
         if any(char in value for char in "\r\n\0") or not _is_latin1(value):
-            raise ConfigError(f"the value of header {name} holds a line break or a non-Latin-1 character")
+            raise ConfigError(f"the value of header {name} contains a line break or a non-Latin-1 character")
     return Secrets(headers)
 
 

@@ -1,4 +1,4 @@
-"""The exceptions of our own making.
+"""Surgeproof's own exceptions.
 
     SurgeproofError                 anything below; carries the exit code
     ├── UsageError                  2  bad flags, scenario, trace, SLO: nothing was sent
@@ -9,7 +9,7 @@
     ├── StoreError                  5  the database cannot be read or written
     └── RunBrokenError              5  the run could not be completed
 
-Errors of the measured endpoint are no exceptions: they are fields of a record.
+Errors of the measured endpoint are not exceptions: they are fields of a record.
 """
 
 from surgeproof.exit_codes import ExitCode
@@ -50,6 +50,6 @@ class StoreError(SurgeproofError):
 
 
 class RunBrokenError(SurgeproofError):
-    """The run stopped for a reason that is not the endpoint's."""
+    """The run stopped for a reason other than the endpoint."""
 
     exit_code = ExitCode.INVALID

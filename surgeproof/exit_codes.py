@@ -6,7 +6,7 @@ from surgeproof.records import Verdict
 
 
 class ExitCode(IntEnum):
-    """What a process of ours ends with."""
+    """Exit codes of Surgeproof processes."""
 
     PASS = 0
     CRASH = 1

@@ -1,4 +1,4 @@
-"""What one request came to. Pure: an enumeration and the order in which its members win.
+"""The outcome of one request. Pure: an enumeration and the precedence of its members.
 
 A reply may show several problems at once, such as an error status whose body was cut off. A record
 keeps one outcome: the first of `PRECEDENCE` that applies. docs/metrics.md explains each.
@@ -46,7 +46,7 @@ PRECEDENCE = (
     Outcome.TRUNCATED,
     Outcome.EMPTY,
 )
-"""Which problem names the outcome where several apply, the first one winning."""
+"""Precedence of problems: the first one that applies is the outcome."""
 
 
 def first_of(problems: Collection[Outcome]) -> Outcome:

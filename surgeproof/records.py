@@ -21,7 +21,7 @@ REQUEST_CLASSES = ("P0", "P1", "P2")
 
 
 class Verdict(StrEnum):
-    """What a rule or a run came to. Only PASS lets a release through."""
+    """The verdict on a rule or a run. Only PASS allows a release."""
 
     PASS = "PASS"  # noqa: S105
     FAIL = "FAIL"
@@ -30,7 +30,7 @@ class Verdict(StrEnum):
 
 
 class RunState(StrEnum):
-    """Where a run is in its life."""
+    """State of a run."""
 
     RUNNING = "running"
     FINISHED = "finished"
@@ -204,9 +204,9 @@ class WorkerFacts(msgspec.Struct, omit_defaults=True, frozen=True):
 
 
 class GpuFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """What a GPU says of itself once; None where it says nothing.
+    """Static facts about a GPU; None where it does not report a value.
 
-    `counters` tells whether it counts what its SMs do (GPM, Hopper and newer).
+    `counters`: whether it has SM counters (GPM, Hopper and newer).
     """
 
     uuid: str
@@ -223,10 +223,10 @@ class GpuFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GpuSample(msgspec.Struct, frozen=True, kw_only=True):
-    """One look at one GPU; None where it says nothing, never zero.
+    """One sample of one GPU; a value that it does not report is None, never zero.
 
     Attributes:
-        time_active_pct: share of time in which any kernel ran. No measure of how full a GPU is.
+        time_active_pct: share of time in which any kernel ran. Not a measure of how busy a GPU is.
         sm_pct: share of SM time with a warp; occupancy_pct, tensor_pct, dram_pct: of warps, tensor pipe, bandwidth.
         throttle_bits: NVML's reasons for lower clocks.
     """

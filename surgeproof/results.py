@@ -19,7 +19,7 @@ class Interval(Struct, frozen=True):
 
 
 class RuleVerdict(Struct, frozen=True, kw_only=True):
-    """How one SLO rule came out for one class.
+    """The verdict on one SLO rule for one class.
 
     Attributes:
         observed: the metric's value in the rule's unit; None where it does not exist.
@@ -135,7 +135,7 @@ class Budget(Struct, frozen=True):
 
     Attributes:
         budget: share of requests that may miss.
-        spent: misses over those allowed; above 1 the budget is gone.
+        spent: misses over those allowed; above 1 the budget is exceeded.
         windows: (start in seconds, requests, burn) of equal parts of the run; burn is None without requests.
     """
 
@@ -154,9 +154,9 @@ class DispatchLine(Struct, frozen=True):
     Attributes:
         name: what is compared, with its unit.
         planned: by the plan; None where it plans none.
-        achieved: as it came out; None where unknown.
-        bound: what should hold, in words; None where nothing must.
-        passed: whether it does.
+        achieved: the measured value; None where unknown.
+        bound: the accepted range, in words; None if there is no limit.
+        passed: whether the value is within the bound.
     """
 
     name: str
@@ -228,7 +228,7 @@ class Host(Struct, frozen=True):
 
 
 class AgentReport(Struct, frozen=True, kw_only=True):
-    """How the collection from one GPU agent went."""
+    """Statistics of the collection from one GPU agent."""
 
     url: str
     gpus: tuple[GpuFacts, ...] = ()
@@ -240,7 +240,7 @@ class AgentReport(Struct, frozen=True, kw_only=True):
 
 
 class Environment(Struct, frozen=True, kw_only=True):
-    """What a run was made with. Nothing secret, no file paths.
+    """The environment of a run. Nothing secret, no file paths.
 
     Attributes:
         scenario_revision: git commit of the scenario file's folder.

@@ -15,7 +15,7 @@ DEFAULT_MAX_CONCURRENCY = 10_000
 MAX_UNCONFIRMED_S = 24 * 3600.0
 """A plan that lasts longer must be confirmed with `allow_long`."""
 MAX_REQUESTS = 20_000_000
-"""A plan of more requests is refused before memory is taken for it: it is most likely a typing error."""
+"""A larger plan is rejected before memory is allocated: it is most likely a typing error."""
 
 
 class Timeouts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -32,7 +32,7 @@ class Timeouts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class TlsOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How the server's certificate is checked and which one we show."""
+    """How the server's certificate is verified, and which client certificate is sent."""
 
     verify: bool = True
     ca_file: str | None = None

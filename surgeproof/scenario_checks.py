@@ -38,7 +38,7 @@ def _unknown_classes(scenario: Scenario) -> Iterator[str]:
 
 
 def _unusable_numbers(scenario: Scenario) -> Iterator[str]:
-    """Places of numbers that no clock, server or database can take."""
+    """Keys whose numbers are out of range."""
     load, timeouts = scenario.load, scenario.target.timeouts
     numbers: dict[str, float | None] = {
         "load.warmup_s": load.warmup_s,
@@ -65,7 +65,7 @@ def _unusable_numbers(scenario: Scenario) -> Iterator[str]:
 
 
 def _too_much(scenario: Scenario) -> Iterator[str]:
-    """Loads that no host can plan or send: refused before memory is taken for them."""
+    """Loads that no host can plan or send: rejected before memory is allocated."""
     load = scenario.load
     if not 1 <= scenario.processes <= _MAX_PROCESSES:
         yield f"processes must lie between 1 and {_MAX_PROCESSES}, not {scenario.processes}"
@@ -73,15 +73,15 @@ def _too_much(scenario: Scenario) -> Iterator[str]:
         days = load.duration_s / 86_400
         yield f"load.duration_s: {days:.1f} days; shorten it, or confirm with --allow-long (load.allow_long)"
     if _requests(load) > MAX_REQUESTS:
-        yield f"the load asks for {_requests(load):.3g} requests; a run plans {MAX_REQUESTS:,} at most"
+        yield f"the load asks for {_requests(load):.3g} requests; a run can plan at most {MAX_REQUESTS:,}"
     if max(load.input_len, load.output_len) > _MAX_TOKENS:
         yield f"load.input_len and load.output_len must be {_MAX_TOKENS:,} tokens or less"
     if max(load.concurrency, default=0) > _MAX_USERS:
-        yield f"load.concurrency: a step takes {_MAX_USERS:,} users at most"
+        yield f"load.concurrency: a step can have at most {_MAX_USERS:,} users"
 
 
 def _requests(load: LoadConfig) -> float:
-    """Requests that the load asks for by its keys; 0 where only the trace tells."""
+    """Requests that the load asks for by its keys; 0 if only the trace determines it."""
     limits = [float(count) for count in (load.num_prompts, load.limit) if count is not None]
     if load.request_rate is not None and load.duration_s is not None and not math.isinf(load.request_rate):
         limits.append(load.request_rate * load.duration_s)
@@ -103,17 +103,17 @@ def _exclusive_keys(load: LoadConfig) -> Iterator[str]:
     """Keys that contradict each other."""
     unlimited = load.request_rate is not None and math.isinf(load.request_rate)
     if load.concurrency and load.request_rate is not None and not unlimited:
-        yield "load.concurrency: users of a closed loop have no request_rate; leave one of the two out"
+        yield "load.concurrency: users of a closed loop have no request_rate; remove one of the two"
     if load.profile is not None and unlimited:
-        yield "load.request_rate: a profile has arrivals of its own; an unlimited rate has none"
+        yield "load.request_rate: a profile sets the arrival times, so the rate cannot be inf"
     if load.profile is not None and load.arrivals is not None:
-        yield "load.arrivals: a profile has arrivals of its own; leave one of the two out"
+        yield "load.arrivals: a profile sets the arrival times; remove one of the two"
     if load.profile is not None and load.window_s is not None:
-        yield "load.window_s: cuts a trace; a profile is cut by load.duration_s"
+        yield "load.window_s: only for a trace; limit a profile with load.duration_s"
     if load.scale is not None and (load.profile is None or load.request_rate is None):
-        yield "load.scale: says how load.request_rate changes load.profile; both are needed"
+        yield "load.scale: needs both load.request_rate and load.profile"
     if load.turns == "after_response" and load.concurrency:
-        yield "load.turns: users of a closed loop wait for their answers anyway; leave one of the two out"
+        yield "load.turns: users of a closed loop wait for their answers anyway; remove one of the two"
     if load.trace is not None and load.profile is not None:
         yield "load.trace and load.profile: give one of them"
 
@@ -143,7 +143,7 @@ def _missing(load: LoadConfig) -> Iterator[str]:
     unlimited = load.request_rate is not None and math.isinf(load.request_rate)
     if load.arrivals == "exact" and load.trace is None:
         yield "load.arrivals: exact needs a trace (load.trace or --trace)"
-    elif load.arrivals in ("constant", "poisson", "gamma") and load.request_rate is None:
+    elif load.arrivals in ("constant", "poisson", "gamma") and load.request_rate is None and load.profile is None:
         yield f"load.arrivals: {load.arrivals} needs load.request_rate (--request-rate)"
     elif load.concurrency and load.duration_s is None and load.num_prompts is None:
         yield "a closed loop needs load.duration_s (--duration) or load.num_prompts (--num-prompts)"

@@ -40,16 +40,16 @@ def parse_duration_s(value: Any, place: str) -> float:
             raise ConfigError(f"{place}: {value!r} is not a duration such as 60s, 5m or 1h30m") from None
         seconds = sum(float(number) * _UNIT_S[unit] for number, unit in parts)
     if not math.isfinite(seconds) or seconds < 0:
-        raise ConfigError(f"{place}: {value!r} is not a duration that can be waited for")
+        raise ConfigError(f"{place}: {value!r} is not a finite duration of 0 or more")
     return seconds
 
 
 def load_scenario(path: Path | None, overrides: JsonObject) -> Scenario:
-    """Read a scenario file, lay flags over it and check the whole.
+    """Read a scenario file, apply flags on top and check the result.
 
     Args:
         path: YAML file; None for flags alone.
-        overrides: values by dotted key (`load.seed`), which win over the file's.
+        overrides: values by dotted key (`load.seed`), which override the file's.
 
     Raises:
         ConfigError: the file cannot be read, or something in it is wrong or missing.
@@ -101,7 +101,7 @@ def convert_scenario(raw: JsonObject, place: str) -> Scenario:
         where = where.strip("`").removeprefix("$.").replace("[...]", "")
         raise ConfigError(f"{place}: {where or 'the scenario'}: {what[:1].lower()}{what[1:]}") from exc
     except (RecursionError, TypeError, UnicodeEncodeError, ValueError) as exc:
-        raise ConfigError(f"{place}: a value is not plain data that can be sent: {exc}") from exc
+        raise ConfigError(f"{place}: a value is not plain data (text, number, list or mapping): {exc}") from exc
 
 
 def slo_by_class(raw: Any, place: str) -> JsonObject:
@@ -135,7 +135,7 @@ def load_slo(path: Path) -> JsonObject:
         if name not in (*REQUEST_CLASSES, "all", "preset"):
             raise ConfigError(f"{path}: unknown class {name!r}; known are {', '.join(REQUEST_CLASSES)} and all")
         if not isinstance(rules, list) or not all(isinstance(rule, str) for rule in rules):
-            raise ConfigError(f"{path}: the rules of {name} must be texts such as 'ttft p99 < 350ms'")
+            raise ConfigError(f"{path}: the rules of {name} must be strings such as 'ttft p99 < 350ms'")
     return by_class
 
 
@@ -149,12 +149,12 @@ def _read_yaml(path: Path) -> JsonObject:
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as exc:
         raise ConfigError(f"{path} is not valid YAML: {' '.join(str(exc).split())}") from exc
     if not isinstance(raw, dict):
-        raise ConfigError(f"{path} must hold a mapping with keys such as target, load and slo")
+        raise ConfigError(f"{path} must contain a mapping with keys such as target, load and slo")
     return raw
 
 
 def _anchor_trace(raw: JsonObject, path: Path) -> None:
-    """A relative trace path is meant from the scenario's folder, unless it is there from here."""
+    """Resolve a relative trace path from the scenario's folder, unless it exists in the current folder."""
     load = raw.get("load")
     if isinstance(load, dict) and isinstance(load.get("trace"), str):
         trace = Path(os.path.expanduser(load["trace"]))  # noqa: PTH111
@@ -173,7 +173,7 @@ def _make_absolute(raw: JsonObject) -> None:
 
 
 def _read_durations(raw: JsonObject, place: str) -> None:
-    """`duration: 60s` is `duration_s: 60`; every key that ends in `_s` takes such texts too."""
+    """`duration: 60s` is `duration_s: 60`; every key that ends in `_s` also accepts such text."""
     target = raw.get("target")
     holders = [("load", raw.get("load"))]
     if isinstance(target, dict):
@@ -183,7 +183,7 @@ def _read_durations(raw: JsonObject, place: str) -> None:
             continue
         for short in ("duration", "warmup", "drain"):
             if short in holder and f"{short}_s" in holder:
-                raise ConfigError(f"{place}: {name}.{short} and {name}.{short}_s say the same: give one of them")
+                raise ConfigError(f"{place}: {name}.{short} and {name}.{short}_s mean the same: give only one of them")
             if short in holder:
                 holder[f"{short}_s"] = holder.pop(short)
         for key, value in list(holder.items()):

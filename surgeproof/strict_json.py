@@ -1,4 +1,4 @@
-"""JSON that every reader takes: no NaN, no bare Infinity. Pure."""
+"""JSON that every parser accepts: no NaN, no bare Infinity. Pure."""
 
 import json
 import math
@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 JsonObject = dict[str, Any]
-"""A decoded JSON or YAML object of somebody else, whose values nobody has checked yet."""
+"""A decoded JSON or YAML object from outside, not yet validated."""
 
 
 def plain(value: object) -> Any:

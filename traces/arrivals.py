@@ -2,7 +2,7 @@
 
 Times are offsets from the start in ns, sorted, int64. A process is drawn until `duration_s` or
 `count` is reached, whichever is first; at least one must be given. Gaps are never rescaled to hit
-a duration exactly, so their law stays what it says.
+a duration exactly, so their distribution does not change.
 """
 
 from typing import NamedTuple
@@ -122,7 +122,7 @@ def pgar(
         shape: k of the gaps; 1 is Poisson given the intensity.
         gap_quantiles: evenly spaced quantiles of unit-mean gaps, drawn from in place of Gamma(k).
         conserve_count: scale the modulator so that the expected number of requests is that of the
-            rates; without it the volume of one run wanders.
+            rates; without it the volume varies from run to run.
         until_s: end of what is sent: nothing is drawn, or conserved, beyond it.
     """
     per_window = max(1, round(coarse_window_s / fine_window_s))
@@ -137,7 +137,7 @@ def pgar(
     step_s = coarse_window_s / per_window
     cumulative = np.concatenate(([0.0], np.cumsum(intensity * step_s)))
     total = cumulative[-1]
-    # The first gap is cut at a random point: the process was there before we looked.
+    # The first gap is cut at a random point: the process began before the schedule does.
     wanted = int(total + 6 * np.sqrt(total / min(shape, 1.0)) + 16)
     if gap_quantiles is None:
         gaps = rng.gamma(shape, 1 / shape, size=wanted)

@@ -21,7 +21,7 @@ _MIN_GAPS = 50
 
 
 class GridTally:
-    """Gathers gaps chunk by chunk and tells the grid they lie on."""
+    """Collects gaps chunk by chunk and detects their clock grid."""
 
     def __init__(self) -> None:
         self._gaps = self._zero = self._moving = 0

@@ -169,7 +169,7 @@ def _check_blocks(load: LoadConfig, points: Sequence[TracePoint]) -> None:
         likely = round(sum(tokens for tokens, _ in named) / sum(blocks for _, blocks in named))
         raise ConfigError(
             f"load.block_tokens is {load.block_tokens}, but the trace's hash ids name blocks of about {likely} tokens: "
-            "set it, or leave prefixes out (load.prefixes: false)"
+            "set load.block_tokens to that, or turn prefixes off (load.prefixes: false)"
         )
 
 
@@ -181,12 +181,12 @@ def _mean_rate_sent(load: LoadConfig, profile: Profile) -> float:
     ends_s, counts = _cumulative(profile, length_s)
     length_s = min(length_s, float(ends_s[-1]))
     mean = float(np.interp(length_s, ends_s, counts)) / length_s if length_s > 0 else 0.0
-    # A stretch without any traffic cannot be scaled to some.
+    # A stretch without traffic cannot be scaled up.
     return mean if mean > 0 else profile.arrivals.mean_rate_per_s
 
 
 def _compression(load: LoadConfig, profile: Profile, rate_per_s: float) -> float:
-    """How much faster the profile must pass so that as long a stretch as the run sends comes at a rate."""
+    """The speed-up at which a stretch of the profile as long as the run has the given rate."""
     overall = rate_per_s / profile.arrivals.mean_rate_per_s
     if load.duration_s is None:
         return overall
@@ -237,6 +237,6 @@ def _profile_requests(load: LoadConfig, profile: Profile) -> tuple[Floats, Ints]
 def _refuse_too_many(count: float) -> None:
     if count > MAX_REQUESTS:
         raise ConfigError(
-            f"the profile comes to {count:.3g} requests or windows at this rate, speedup and duration; "
-            f"a run plans {MAX_REQUESTS:,} at most"
+            f"the profile gives {count:.3g} requests or windows at this rate, speedup and duration; "
+            f"a run can plan at most {MAX_REQUESTS:,}"
         )

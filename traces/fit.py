@@ -108,7 +108,7 @@ def _recording(at_s: Floats, pairs: npt.NDArray[np.int64]) -> Recording:
 
 
 def fit_constant_rate(at_s: Floats, *, bursty_gaps: bool) -> Arrivals:
-    """One rate for all time, with exponential or Gamma gaps: what load testers usually assume."""
+    """A constant rate, with exponential or Gamma gaps: what load testers usually assume."""
     span_s = float(at_s[-1])
     shape = gamma_gap_shape(np.diff(at_s)) if bursty_gaps else 1.0
     return Arrivals(span_s, (len(at_s) / span_s,), 0.0, span_s, None, shape, 0.0)

@@ -38,13 +38,13 @@ class Check(msgspec.Struct, frozen=True):
     """One line of the report.
 
     Attributes:
-        group: what kind of likeness it is about.
+        group: the kind of property that is compared.
         name: what is compared, with its window where there is one.
         trace: the trace's value.
         model: the mean of the replicates.
         low: 5 % of the replicates.
         high: 95 % of them.
-        bound: what had to hold, in words.
+        bound: the accepted range, in words.
         result: pass, warn or fail.
     """
 
@@ -96,7 +96,7 @@ class WaitCurve(msgspec.Struct, frozen=True):
 
 
 class Curves(msgspec.Struct, frozen=True):
-    """What the pictures show."""
+    """The data of the charts."""
 
     dispersion: DispersionCurve
     rate: TimeCurve
@@ -396,7 +396,7 @@ _SAYINGS = {
 
 
 def _in_words(checks: Sequence[Check]) -> str:
-    """What holds, what is off, and what to do about it."""
+    """Summary: what matches, what does not, and what to do about it."""
     worst = {
         group: max((c.result for c in checks if c.group == group), key=(PASS, WARN, FAIL).index, default=PASS)
         for group in (*_SAYINGS, "gaps", "sample")
@@ -410,15 +410,15 @@ def _in_words(checks: Sequence[Check]) -> str:
         distance = max(c.model for c in checks if c.group == "gaps")
         parts.append(
             f"the structure below a second {'nearly matches' if worst['gaps'] == WARN else 'does not'} "
-            f"(KS {distance:.2f}): replay the trace itself if first tokens under 1 s are at issue"
+            f"(KS {distance:.2f}): replay the trace itself if first-token times under 1 s matter"
         )
     if worst["sample"] != PASS:
-        parts.append("the trace is short: its dispersion over minutes is not pinned, use several seeds")
+        parts.append("the trace is short: its dispersion over minutes is uncertain; use several seeds")
     return "; ".join(parts)
 
 
 def _curves(trace: _Traffic, replicates: Sequence[_Traffic], poisson: Sequence[_Traffic], arrivals: Arrivals) -> Curves:
-    """The pictures' data."""
+    """The data of the charts."""
     windows = [w for w in _CURVE_S if trace.at_s[-1] >= 5 * w]
     models = np.array([[dispersion(r.at_s, w) or np.nan for w in windows] for r in replicates])
     coarse_s = arrivals.coarse_window_s if len(arrivals.rates_per_s) > 1 else 60.0

@@ -1,4 +1,4 @@
-"""What a trace is like: rate, gaps, dispersion, lengths, clock. Pure; fed with a `Trace`."""
+"""Describes a trace: rate, gaps, dispersion, lengths, clock. Pure; fed with a `Trace`."""
 
 import msgspec
 import numpy as np

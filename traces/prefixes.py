@@ -20,7 +20,7 @@ def cached_tokens(
     Args:
         points: requests in order of time.
         block_tokens: tokens of a block.
-        capacity_tokens: of a cache that forgets the least recently used block; None never forgets.
+        capacity_tokens: of a cache that evicts the least recently used block; None never evicts.
     """
     cache: OrderedDict[int, None] = OrderedDict()
     capacity = capacity_tokens // block_tokens if capacity_tokens is not None else None

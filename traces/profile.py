@@ -2,7 +2,7 @@
 
 It holds rates by coarse window, the modulator, the gaps' shape, and lengths as classes whose mix
 follows the window: arrivals and lengths drift together in real traffic. It holds no prompt and no
-user. `fit` makes it, `planning` draws from it.
+user. `fit` makes it, `draw` generates traffic from it.
 """
 
 from importlib.resources import files
@@ -158,7 +158,7 @@ def load_profile(name: str) -> Profile:
         profile = msgspec.json.decode(data, type=Profile)
     except msgspec.MsgspecError as exc:
         if SCHEMA.encode() not in data[:4096]:
-            raise TraceError(f"profile {name} is not of schema {SCHEMA!r}: fit it again with this version") from exc
+            raise TraceError(f"profile {name} does not have schema {SCHEMA!r}: fit it again with this version") from exc
         raise TraceError(f"profile {name}: {exc}") from exc
     if profile.schema != SCHEMA:
         raise TraceError(f"profile {name}: schema {profile.schema!r}; this version reads {SCHEMA!r}")
@@ -171,7 +171,7 @@ _MAX_VALUE = 2**53
 
 
 def _problems(profile: Profile) -> list[str]:
-    """What no fit writes and no generator can draw from."""
+    """Every reason why a profile cannot be used."""
     model, marks, recording = profile.arrivals, profile.marks, profile.recording
     rates = np.array(model.rates_per_s, dtype=np.float64)
     windows = (model.coarse_window_s, model.fine_window_s, model.gap_shape)

@@ -2,8 +2,8 @@
 
     log rate(t) = mean + daily harmonics + weekly harmonics + AR(1)
 
-A long series says how much traffic comes at which hour, a profile fitted on an hour of requests how
-it bursts and how long requests are; `stitch` puts the second below the first.
+A long series gives the traffic by hour; a profile fitted on an hour of requests gives how
+it bursts and how long requests are; `stitch` combines the two.
 """
 
 from pathlib import Path
@@ -65,7 +65,7 @@ def read_rate_series(path: Path) -> RateSeries:
         raise TraceError(f"cannot read {path}: {exc}") from exc
     header = csv_fields(lines[0]) if lines else []
     if any(name not in header for name in _COLUMNS):
-        raise TraceError(f"{path} is no rate series: its header must name {' and '.join(_COLUMNS)}")
+        raise TraceError(f"{path} is not a rate series: its header must name {' and '.join(_COLUMNS)}")
     places = [header.index(name) for name in _COLUMNS]
     rows = []
     for number, line in enumerate(lines[1:], 2):
@@ -73,13 +73,13 @@ def read_rate_series(path: Path) -> RateSeries:
         try:
             rows.append([float(fields[place]) for place in places])
         except (IndexError, ValueError):
-            raise TraceError(f"{path}, row {number}: {line!r} holds no time and rate") from None
+            raise TraceError(f"{path}, row {number}: {line!r} does not contain a time and a rate") from None
     table = np.array(rows, dtype=np.float64).reshape(-1, 2)
     steps = np.diff(table[:, 0])
     if len(table) < 2 or not np.allclose(steps, steps[0]) or steps[0] <= 0:
-        raise TraceError(f"{path}: times must go up in equal steps, at least two of them")
+        raise TraceError(f"{path}: times must increase in equal steps, at least two of them")
     if not np.isfinite(table).all() or (table[:, 1] < 0).any():
-        raise TraceError(f"{path}: a rate is negative or no number")
+        raise TraceError(f"{path}: a rate is negative or not a number")
     return RateSeries(float(steps[0]), tuple(table[:, 1].tolist()))
 
 
@@ -161,13 +161,13 @@ def stitch(profile: Profile, series: RateSeries, name: str, rng: np.random.Gener
     minutes, stay the profile's; hours and days are the series'.
 
     Raises:
-        TraceError: the step is no whole number of the profile's windows, or the profile is a recording.
+        TraceError: the step is not a whole number of the profile's windows, or the profile is a recording.
     """
     model = profile.arrivals
     per_step = series.step_s / model.coarse_window_s
     if profile.recording is not None or per_step < 1 or not float(per_step).is_integer():
         raise TraceError(
-            f"a step of {series.step_s:g} s is no whole number of the profile's windows of "
+            f"a step of {series.step_s:g} s is not a whole number of the profile's windows of "
             f"{model.coarse_window_s:g} s, or the profile is an exact recording: fit one of kind pgar"
         )
     windows = np.array(model.rates_per_s)

@@ -1,4 +1,4 @@
-"""Reads a trace file into points in order of time, and says what it left out and changed.
+"""Reads a trace file into points in order of time, and reports what it skipped and changed.
 
 The file is streamed through one of `formats`. A malformed row stops the reading with file, row and
 reason, unless the caller asked to skip such rows; then they are counted like every other drop. A
@@ -40,7 +40,7 @@ class Trace:
         examples: the first few malformed rows, as sentences.
         out_of_order: rows whose time stamp lay before that of the row above.
         blank_lines: lines that hold nothing.
-        repeated: rows that say exactly what a row before them said; they are kept.
+        repeated: rows that repeat an earlier row exactly; they are kept.
         grid_ns: step of the clock grid found, None where there is none.
         dequantised: whether the grid was undone.
     """
@@ -166,7 +166,7 @@ def _place(trace: Trace, rows: list[Row], *, undo_grid: bool, seed: int) -> None
     if int(at_ns[order[-1]]) - start > MAX_SPAN_NS:
         raise TraceError(
             f"{trace.source}: the trace spans {(int(at_ns[order[-1]]) - start) / NS_PER_S:.3g} s: "
-            "a time stamp is far off, or its unit is another one"
+            "a time stamp is wrong, or the time unit is not the expected one"
         )
     for index in order:
         row = rows[index]
@@ -190,7 +190,7 @@ def _leave_out(trace: Trace, path: Path, parsed: Dropped | Malformed, *, skip_in
     else:
         sentence = f"{path}, row {parsed.line}: {parsed.problem}"
         if not skip_invalid:
-            raise TraceError(f"{sentence}. Fix the row, or leave such rows out with --skip-invalid.")
+            raise TraceError(f"{sentence}. Fix the row, or skip such rows with --skip-invalid.")
         reason = MALFORMED
         if len(trace.examples) < _EXAMPLES_KEPT:
             trace.examples.append(f"row {parsed.line}: {parsed.problem}")
@@ -240,4 +240,4 @@ def format_for(path: Path, name: str, first_line: str) -> TraceFormat:
         if known.recognises(first_line):
             return known
     forms = "; ".join(f"{known.name}: {known.columns}" for known in FORMATS)
-    raise TraceError(f"{path}: the first line is of no known format: {first_line[:100]!r}. Known are {forms}")
+    raise TraceError(f"{path}: the first line matches no known format: {first_line[:100]!r}. Known are {forms}")

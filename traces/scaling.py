@@ -52,7 +52,7 @@ def scale(profile: Profile, mode: str, factor: float) -> Scaled:
     if mode == "thin":
         if factor > 1:
             raise ConfigError(
-                f"scale thin leaves requests out: it cannot make {factor:.3g} times as many as the profile has "
+                f"scale thin drops requests: it cannot produce {factor:.3g} times as many as the profile has "
                 "in the time that is sent; use superpose, intensify or compress"
             )
         return Scaled(profile, factor)

@@ -32,7 +32,7 @@ COLUMN_MAPS = {
     "burstgpt": ColumnMap("Timestamp", "Request tokens", "Response tokens"),
 }
 _CHUNK_ROWS = 500_000
-_WAY_OUT = "Fix the rows, or leave such rows out with --skip-invalid."
+_WAY_OUT = "Fix the rows, or skip such rows with --skip-invalid."
 
 
 class StreamedInspection:
@@ -74,7 +74,7 @@ class StreamedInspection:
         if self._end_ns - self._first_ns > MAX_SPAN_NS:
             raise TraceError(
                 f"the trace spans {(self._end_ns - self._first_ns) / NS_PER_S:.3g} s: a time stamp is far off, "
-                "or its unit is another one"
+                "or the time unit is not the expected one"
             )
         self._count(np.maximum(at_ns - self._first_ns, 0) // NS_PER_S)
         for tally, column in zip(self._lengths, (inputs, outputs), strict=True):
@@ -166,7 +166,7 @@ def inspect_table(path: Path, columns: ColumnMap, format_name: str, *, skip_inva
         blank_lines = _blank_lines(path)
         empty = result.blank_lines - blank_lines
         if empty > 0 and not skip_invalid:
-            raise TraceError(f"{path}: {empty} rows hold neither time nor tokens. {_WAY_OUT}")
+            raise TraceError(f"{path}: {empty} rows have neither a time nor token counts. {_WAY_OUT}")
         result.blank_lines = blank_lines
         result.dropped += Counter({MALFORMED: max(0, empty)})
     if result.rows == 0:
@@ -178,7 +178,7 @@ def _chunks(path: Path, columns: ColumnMap) -> Iterator[Any]:
     try:
         import pandas as pd
     except ModuleNotFoundError as exc:
-        raise TraceError(f"{path} is large: to stream it, pip install 'surgeproof[ui]'") from exc
+        raise TraceError(f"{path} is large; streaming it needs: pip install 'surgeproof[ui]'") from exc
     wanted = [columns.at, columns.input, columns.output]
     try:
         if is_parquet(path):
@@ -205,7 +205,7 @@ def _blank_lines(path: Path) -> int:
 
 
 def _tokens(column: Any) -> Ints:
-    """Counts; -1 for what is none."""
+    """Counts; -1 where a value is not a count."""
     import pandas as pd
 
     if column.dtype.kind == "i":

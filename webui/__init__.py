@@ -1,1 +1,1 @@
-"""What is seen: Streamlit pages over stored runs."""
+"""The web UI: Streamlit pages for stored runs."""

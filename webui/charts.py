@@ -72,7 +72,7 @@ def burn(budgets: Sequence[Budget]) -> Any:
 
 
 def gpu_shares(frame: pd.DataFrame) -> Any:
-    """What each GPU did over the run, one panel a GPU: the usual utilisation beside what was really in use."""
+    """What each GPU did over the run, one panel a GPU: NVML utilisation beside SM, tensor and DRAM use."""
     lines = alt.Chart(frame).mark_line(interpolate="step-after")
     return lines.encode(
         x=alt.X("second:Q", title="time since the start, s"),

@@ -1,4 +1,4 @@
-"""A profile's goodness of fit as one HTML file with pictures, to be sent around. Pure: data in, text out.
+"""A profile's goodness of fit as one HTML file with charts, easy to share. Pure: data in, text out.
 
 The pictures are SVG drawn here, so that the file needs no network and no script.
 """

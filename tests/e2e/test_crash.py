@@ -75,7 +75,7 @@ def test_a_killed_load_generator_ends_the_run_as_broken_with_its_records(sim: Si
         victim.send_signal(signal.SIGKILL)
     output = child.communicate(timeout=PATIENCE_S)[0]
     assert child.returncode == 5, output
-    assert "ended with code -9" in output
+    assert "exited with code -9" in output
     ((state, verdict),) = rows(tmp_path / "surgeproof.db", "SELECT state, verdict FROM runs")
     assert (state, verdict) == ("broken", "INVALID")
     assert rows(tmp_path / "surgeproof.db", "SELECT count(*) FROM records WHERE outcome = 'ok'")[0][0] >= 30

@@ -67,7 +67,7 @@ def test_steps_are_estimated_from_a_file(tmp_path: Path) -> None:
 def test_the_agent_refuses_to_be_reached_without_a_token(tmp_path: Path) -> None:
     result = surgeproof("agent", "--bind", "0.0.0.0:9464", cwd=tmp_path)
     assert result.returncode == 2
-    assert "name a token" in result.stderr
+    assert "set a token" in result.stderr
 
 
 def test_an_agent_on_a_used_port_is_told_in_one_sentence(tmp_path: Path) -> None:
@@ -75,5 +75,5 @@ def test_an_agent_on_a_used_port_is_told_in_one_sentence(tmp_path: Path) -> None
         bind = f"127.0.0.1:{held.getsockname()[1]}"
         refused = surgeproof("agent", "--bind", bind, cwd=tmp_path)
     assert refused.returncode == 2
-    assert f"--bind {bind} cannot be served" in refused.stderr
+    assert f"--bind {bind} cannot be used" in refused.stderr
     assert "Traceback" not in refused.stderr

@@ -114,7 +114,7 @@ def test_exit_codes_tell_the_verdict(sim: SimProcess, tmp_path: Path, slo: str, 
         (["--window", "5"], "load.window_s"),
         (["--bogus"], "No such option"),
         (["nowhere.yaml"], "cannot read scenario nowhere.yaml"),
-        (["a.yaml", "b.yaml"], "one scenario at a time"),
+        (["a.yaml", "b.yaml"], "give one scenario file, not 2"),
         (["--tokenizer", "nowhere.json"], "nowhere.json"),
     ],
 )

@@ -85,3 +85,17 @@ def test_links_between_documents_lead_somewhere(name: str) -> None:
     folder = next((ROOT / "docs").rglob(name)).parent
     for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", DOCS[name]):
         assert (folder / target).exists(), target
+
+
+def test_generated_parts_are_up_to_date() -> None:
+    """Help texts and benchmark figures; `make docs` rewrites them."""
+    import importlib.util
+
+    spec = importlib.util.spec_from_file_location("generate", ROOT / "docs" / "generate.py")
+    assert spec is not None
+    assert spec.loader is not None
+    generate = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(generate)
+    for name, page in generate.PAGES.items():
+        text = (ROOT / "docs" / name).read_text("utf-8")
+        assert page(text) == text, f"docs/{name} is out of date: run 'make docs'"

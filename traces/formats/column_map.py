@@ -111,7 +111,7 @@ class MappedLines:
         self._map = columns
 
     def recognises(self, first_line: str) -> bool:  # noqa: ARG002
-        """It is never guessed."""
+        """Never: this format is used only with --columns."""
         return False
 
     def parse(self, lines: Iterable[NumberedLine]) -> Iterator[Parsed]:

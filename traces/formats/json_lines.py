@@ -22,7 +22,7 @@ class JsonLines(ABC):
     Attributes:
         name: of the format.
         columns: what an object looks like, for messages.
-        marks: fields that the first object must have to be of this format.
+        marks: fields that identify the format; the first object must have all of them.
     """
 
     name = ""

@@ -29,7 +29,7 @@ _COMMA_FRACTION = re.compile(r"(:\d\d),(?=\d)")  # ISO 8601 allows 00:00:00,250
 
 
 class Row(NamedTuple):
-    """A usable row: line number, time on the file's axis (ns), lengths, and what else it tells.
+    """A usable row: line number, time on the file's axis (ns), lengths, and optional fields.
 
     `session` names the conversation that a request belongs to; `think_s` is how long its user
     waited after the answer before.
@@ -132,7 +132,7 @@ def moment_ns(name: str, value: Any, unit_ns: int = NS_PER_S, zone: str = "UTC")
     except (ValueError, OverflowError, ZoneInfoNotFoundError) as exc:
         raise BadValueError(f"{name} is {str(value)[:40]!r}, not a date and time") from exc
     if abs(at_ns) >= _MAX_NS:
-        raise BadValueError(f"{name} is {str(value)[:40]!r}, too far away")
+        raise BadValueError(f"{name} is {str(value)[:40]!r}, out of range")
     return at_ns
 
 
@@ -188,7 +188,7 @@ def csv_records(lines: Iterable[NumberedLine]) -> Iterator[tuple[int, list[str]]
         except csv.Error:
             fields = None
         if fields is None:
-            yield Malformed(number, f"a quoted field has no end, or stands where none can: {line[:80]!r}")
+            yield Malformed(number, f"a quoted field has no end, or a quote is in the wrong place: {line[:80]!r}")
             put_back.extendleft(reversed(lines_read[1:]))
         else:
             yield number, fields
@@ -220,7 +220,7 @@ def hash_ids(value: Any) -> tuple[int, ...]:
         raise BadValueError(f"hash_ids are {str(value)[:40]!r}, not a list")
     ids = tuple(value or ())
     if not all(isinstance(block, int) and not isinstance(block, bool) and abs(block) < 2**63 for block in ids):
-        raise BadValueError(f"hash_ids are {str(value)[:40]!r}, not whole numbers of 64 bits")
+        raise BadValueError(f"hash_ids are {str(value)[:40]!r}, not 64-bit integers")
     return ids
 
 

@@ -68,9 +68,9 @@ def _row(number: int, line: str, year: int) -> Row | Dropped:
     try:
         moment = datetime(year, month, day, hour, minute, second, tzinfo=UTC)
     except ValueError as exc:
-        raise BadValueError(f"{stamp.group(0)!r} is no time ({exc})") from exc
+        raise BadValueError(f"{stamp.group(0)!r} is not a valid time ({exc})") from exc
     prompt = _PROMPT.search(line)
-    # What the user wrote may look like parameters: those stand after it.
+    # The prompt may look like parameters; the real ones come after it.
     parameters = line[prompt.end(2) :] if prompt is not None else line
     ids, most = _TOKEN_IDS.search(parameters), _MAX_TOKENS.search(parameters)
     if ids is not None:

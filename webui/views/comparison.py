@@ -1,4 +1,4 @@
-"""Two runs beside each other: what became worse, what differs beyond chance."""
+"""Two runs beside each other: what became worse, what differs significantly."""
 
 import pandas as pd
 import streamlit as st
@@ -13,12 +13,12 @@ st.title("Compare")
 url = data.database_url()
 ended = {run.id: run for run in data.runs_or_stop(url) if run.state is not RunState.RUNNING}
 if len(ended) < 2:
-    st.info("Two runs that have ended are needed. Start another one with `surgeproof run`.")
+    st.info("This page needs two completed runs. Start another one with `surgeproof run`.")
     st.stop()
 
 
 def label(run_id: int) -> str:
-    """How a run is offered."""
+    """Label of a run in the selection."""
     run = ended[run_id]
     return f"{run_id}: {run.name}, {run.model}, {when(run.started_at_ns)}, {run.verdict or 'no objectives'}"
 

@@ -21,7 +21,7 @@ st.caption(
 )
 summary = run.summary
 if summary is None:
-    st.info("This run has no summary yet: it is still running, or was cut off.")
+    st.info("This run has no summary yet: it is still running, or it was killed; see `surgeproof recover`.")
     st.stop()
 
 audit = run.audit or Audit()

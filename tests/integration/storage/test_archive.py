@@ -49,7 +49,7 @@ def test_a_run_that_was_exported_is_imported_as_it_was(url: str, tmp_path: Path)
     assert health_samples(other.engine, run_id) == health_samples(store.engine, 1)
     assert gap_rows(other.engine, run_id) == gap_rows(store.engine, 1)
     assert packed_plan(other.engine, run_id) == packed_plan(store.engine, 1)
-    with pytest.raises(UsageError, match="already holds run abc"):
+    with pytest.raises(UsageError, match="already contains run abc"):
         import_lines(other, lines)
 
 
@@ -60,8 +60,8 @@ def test_a_run_that_was_exported_is_imported_as_it_was(url: str, tmp_path: Path)
         (lambda lines: [*lines[:3], "{"], "line 4 of the export is not JSON"),
         (lambda lines: [*lines[:-1], json.dumps({"colour": {}}), lines[-1]], "'colour' is not a part of a run"),
         (lambda lines: [*lines[:-1], json.dumps({"record": {"plan_index": "x"}}), lines[-1]], "line 37"),
-        (lambda lines: lines[:-1], "cut off: it has 35 lines"),
-        (lambda lines: [*lines[:10], *lines[11:]], "cut off: it has 34 lines"),
+        (lambda lines: lines[:-1], "incomplete: it has 35 lines"),
+        (lambda lines: [*lines[:10], *lines[11:]], "incomplete: it has 34 lines"),
         (lambda lines: [*lines, lines[-2]], "line 38: there are lines after the end of the export"),
     ],
 )

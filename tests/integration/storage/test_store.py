@@ -89,7 +89,7 @@ def test_a_plan_and_health_are_kept(url: str) -> None:
 
 def test_a_missing_run_names_the_newest(url: str) -> None:
     store = Store(url)
-    with pytest.raises(UsageError, match="holds none"):
+    with pytest.raises(UsageError, match="has no runs"):
         get_run(store.engine, 1)
     store.create_run(RUN)
     with pytest.raises(UsageError, match="newest is 1"):

@@ -43,7 +43,7 @@ def test_without_a_database_the_page_says_what_to_do(tmp_path: Path, monkeypatch
     monkeypatch.setenv("SURGEPROOF_DB", f"sqlite:///{tmp_path}/none.db")
     page = AppTest.from_file(APP, default_timeout=60).run()
     assert not page.exception
-    assert "run a test first" in page.info[0].value
+    assert "run a load test first" in page.info[0].value
 
 
 def test_the_list_shows_every_run(database: Store) -> None:
@@ -126,4 +126,4 @@ def test_two_runs_are_compared_and_what_became_worse_is_named(database: Store) -
 def test_one_run_alone_is_not_compared(database: Store) -> None:
     page = compared(database, 100.0)
     assert not page.exception
-    assert "Two runs that have ended are needed" in page.info[0].value
+    assert "needs two completed runs" in page.info[0].value

@@ -83,4 +83,4 @@ def test_tokens_and_energy_are_counted_a_gpu() -> None:
     """5,000 tokens in 50 s on one GPU at 400 W: 100 tokens/s, 4 J a token."""
     found = told(moments(), tokens=5000, span_s=50)
     assert "100.0 output tokens/s a GPU (1 GPUs)" in found
-    assert "4 J an output token" in found
+    assert "4 J per output token" in found

@@ -158,7 +158,7 @@ def test_rows_without_time_and_tokens_are_no_blank_lines(tmp_path: Path) -> None
     whole, streamed = both(path, COLUMNS, skip_invalid=True)
     assert (streamed.blank_lines, streamed.dropped) == (whole.blank_lines, whole.dropped)
     assert streamed.dropped["malformed"] == 2
-    with pytest.raises(TraceError, match="2 rows hold neither time nor tokens"):
+    with pytest.raises(TraceError, match="2 rows have neither a time nor token counts"):
         describe_file(path, columns=COLUMNS, large_bytes=0)
 
 

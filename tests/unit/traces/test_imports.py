@@ -86,7 +86,7 @@ def test_evalscope_bodies_are_measured_and_not_kept(tmp_path: Path) -> None:
     trace = read_trace(path, skip_invalid=True)
     assert trace.format_name == "evalscope"
     assert told(trace) == [(0.0, 10, 9, None), (1.5, 10, 64, None)]
-    assert trace.examples == ["row 3: neither completion_tokens nor max_tokens says how long the answer is"]
+    assert trace.examples == ["row 3: neither completion_tokens nor max_tokens gives the answer's length"]
 
 
 def test_vllm_request_lines_are_read_from_a_server_log(tmp_path: Path) -> None:

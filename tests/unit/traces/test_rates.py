@@ -76,5 +76,5 @@ def test_what_is_no_series_is_refused_with_its_place(text: str, problem: str, tm
 
 
 def test_a_step_that_the_windows_do_not_fill_is_refused() -> None:
-    with pytest.raises(TraceError, match="no whole number"):
+    with pytest.raises(TraceError, match="not a whole number"):
         stitch(load_profile("azure-conv"), RateSeries(90.0, (1.0, 1.0)), "x", np.random.default_rng(0))

@@ -96,7 +96,7 @@ def test_a_recording_can_be_thinned_or_compressed_only() -> None:
     assert scale(exact, "compress", 3.0).profile.recorded()[0].tolist() == [0.0, 2.0]
     with pytest.raises(ConfigError, match="cannot be scaled by superpose"):
         scale(exact, "superpose", 2.0)
-    with pytest.raises(ConfigError, match="cannot make 2 times as many"):
+    with pytest.raises(ConfigError, match="cannot produce 2 times as many"):
         scale(exact, "thin", 2.0)
 
 

@@ -1,0 +1,94 @@
+"""Writes the generated parts of the documents: help texts, and figures of kept benchmark results.
+
+    python docs/generate.py            rewrites docs/commands.md and docs/benchmarks.md
+    python docs/generate.py --check    exits with 1 where one of them differs
+
+A generated part is a code block that begins with `Usage: surgeproof ...`, or what stands between the
+comments `<!-- results: FILE -->` and `<!-- end of results -->`.
+"""
+
+import json
+import re
+import sys
+from pathlib import Path
+
+import click
+from click.testing import CliRunner
+
+from surgeproof.commands.main import cli
+
+DOCS = Path(__file__).resolve().parent
+RESULTS = DOCS.parent / "benchmarks" / "results"
+_HELP = re.compile(r"```\nUsage: surgeproof (?P<command>[a-z ]*[a-z]) ?.*?\n```", re.DOTALL)
+_FIGURES = re.compile(r"<!-- results: (?P<file>\S+) -->.*?<!-- end of results -->", re.DOTALL)
+
+
+def commands_page(text: str) -> str:
+    """The page with every command's help as it is now."""
+    return _HELP.sub(lambda block: f"```\n{help_of(block['command'])}\n```", text)
+
+
+def help_of(command: str) -> str:
+    """What `surgeproof COMMAND --help` prints at 110 columns."""
+    words = [word for word in command.split() if word in _words(cli)]
+    result = CliRunner().invoke(cli, [*words, "--help"], prog_name="surgeproof", terminal_width=110)
+    return "\n".join(line.rstrip() for line in result.output.strip().splitlines())
+
+
+def _words(group: click.Group) -> set[str]:
+    """The names of all commands and groups."""
+    names = set(group.commands)
+    for command in group.commands.values():
+        if isinstance(command, click.Group):
+            names |= _words(command)
+    return names
+
+
+def benchmarks_page(text: str) -> str:
+    """The page with the figures of each result file that it names."""
+    return _FIGURES.sub(
+        lambda part: f"<!-- results: {part['file']} -->\n{table_of(part['file'])}\n<!-- end of results -->", text
+    )
+
+
+def table_of(name: str) -> str:
+    """One row per case of a result file; the last column is what the client's audit says of that run."""
+    report = json.loads((RESULTS / name).read_text("utf-8"))
+    host = report["host"]
+    lines = [
+        (
+            f"{report['at'][:10]}, {host['cores']} cores, Python {host['python']}, Linux {host['system']}, "
+            f"median of {report['repeats']}:"
+        ),
+        "",
+        "| load | events/s | CPU, us per event | first-token error p50 / p99, ms | send lag p99, ms | audit |",
+        "|---|---|---|---|---|---|",
+    ]
+    for case, figures in report["cases"].items():
+        error, lag = figures["ttft_error_ms"], figures["send_lag_ms"]
+        audit = ", ".join(f"`{name}`" for name in figures["breaches"]) or "passed"
+        lines.append(
+            f"| {case} | {figures['events_per_s']:,} | {figures['cpu_s_per_million_events']:.1f} "
+            f"| {error['p50']:.2f} / {error['p99']:.2f} | {lag['p99']:.2f} | {audit} |"
+        )
+    return "\n".join(lines)
+
+
+PAGES = {"commands.md": commands_page, "benchmarks.md": benchmarks_page}
+
+
+def main() -> None:
+    """Rewrite the pages, or check them."""
+    different = []
+    for name, generate in PAGES.items():
+        text = (DOCS / name).read_text("utf-8")
+        if (fresh := generate(text)) != text:
+            different.append(name)
+            if "--check" not in sys.argv:
+                (DOCS / name).write_text(fresh, "utf-8")
+    if "--check" in sys.argv and different:
+        sys.exit(f"out of date, run 'make docs': {', '.join(different)}")
+
+
+if __name__ == "__main__":
+    main()
