@@ -5,7 +5,9 @@ import sqlalchemy as sa
 from surgeproof.errors import StoreError
 from surgeproof.storage import tables
 
-HEAD = "0001"
+HEAD = "0101"
+_FIRST = "0101"
+"""Schema of the first release; versions before it used 0001 to 0003 for others."""
 _MIGRATIONS = "surgeproof.storage:migrations"
 
 
@@ -13,7 +15,7 @@ def ensure_schema(engine: sa.Engine) -> None:
     """Bring the database to `HEAD`.
 
     Raises:
-        StoreError: it was written by a newer version.
+        StoreError: it was written by a newer version, or by one before the first release.
     """
     with engine.connect() as connection:
         revision = _revision(connection)
@@ -21,14 +23,23 @@ def ensure_schema(engine: sa.Engine) -> None:
         return
     if revision is None:
         _create(engine)
+    elif revision < _FIRST:
+        raise StoreError(
+            f"database {_shown(engine)} has schema {revision}, written by a version before 0.1.0: "
+            "save its runs with that version (runs export) and load them here (runs import), "
+            "or give another database with --db"
+        )
     elif revision < HEAD:
         _upgrade(engine)
     else:
-        name = engine.url.render_as_string(hide_password=True)
         raise StoreError(
-            f"database {name} has schema {revision}, written by a newer Surgeproof; this version supports {HEAD}: "
-            "upgrade Surgeproof, or give another database with --db"
+            f"database {_shown(engine)} has schema {revision}, written by a newer Surgeproof; this version supports "
+            f"{HEAD}: upgrade Surgeproof, or give another database with --db"
         )
+
+
+def _shown(engine: sa.Engine) -> str:
+    return engine.url.render_as_string(hide_password=True)
 
 
 def _revision(connection: sa.Connection) -> str | None:

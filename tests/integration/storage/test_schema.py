@@ -16,8 +16,8 @@ NEXT = """
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0002"
-down_revision = "0001"
+revision = "0102"
+down_revision = "0101"
 
 
 def upgrade():
@@ -39,11 +39,11 @@ def next_version(monkeypatch: pytest.MonkeyPatch, folder: Path, statement: str) 
     """Pretend to be the next version, whose one migration ends with a statement."""
     own = Path(migrations.__file__).parent
     (folder / "versions").mkdir(parents=True)
-    for name in ("env.py", "versions/v0001_first.py"):
+    for name in ("env.py", "versions/v0101_first.py"):
         (folder / name).write_text((own / name).read_text())
-    (folder / "versions" / "v0002_next.py").write_text(NEXT.format(statement=statement))
+    (folder / "versions" / "v0102_next.py").write_text(NEXT.format(statement=statement))
     monkeypatch.setattr(schema, "_MIGRATIONS", str(folder))
-    monkeypatch.setattr(schema, "HEAD", "0002")
+    monkeypatch.setattr(schema, "HEAD", "0102")
 
 
 def columns(url: str) -> set[str]:
@@ -80,10 +80,17 @@ def test_a_migration_that_fails_leaves_the_database_as_it_was(
     assert get_run(open_engine(url), run_id).uid == RUN.uid
 
 
-def test_a_newer_database_is_refused(url: str) -> None:
+@pytest.mark.parametrize(
+    ("revision", "message"),
+    [
+        ("0999", "schema 0999, written by a newer Surgeproof"),
+        ("0001", "schema 0001, written by a version before 0.1.0"),
+    ],
+)
+def test_a_database_of_another_version_is_refused(url: str, revision: str, message: str) -> None:
     store = Store(url)
     with store.engine.begin() as connection:
-        connection.execute(sa.update(tables.alembic_version).values(version_num="0999"))
+        connection.execute(sa.update(tables.alembic_version).values(version_num=revision))
     store.close()
-    with pytest.raises(StoreError, match="schema 0999, written by a newer Surgeproof"):
+    with pytest.raises(StoreError, match=message):
         open_engine(url)

@@ -1,6 +1,6 @@
 """The schema of 0.1.0, where migrations start: `storage.schema` creates a new database whole, not by this."""
 
-revision = "0001"
+revision = "0101"
 down_revision = None
 
 
