@@ -19,6 +19,7 @@ from surgeproof.records import REQUEST_CLASSES
 from surgeproof.scenario import DEFAULT_MAX_CONCURRENCY, Scenario, TargetConfig
 from surgeproof.scenario_checks import problems_of
 from surgeproof.strict_json import JsonObject
+from surgeproof.strict_yaml import read_yaml
 
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)")
 _UNIT_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
@@ -58,7 +59,8 @@ def load_scenario(path: Path | None, overrides: JsonObject) -> Scenario:
     raw = _read_yaml(path) if path else {}
     if path:
         _anchor_trace(raw, path)
-        raw["slo"] = slo_by_class(raw.get("slo") or {}, place)
+        if "slo" in raw:
+            raw["slo"] = slo_by_class(raw["slo"] or [], place)
         _read_durations(raw, place)
         raw.setdefault("name", path.stem)
     for key, value in overrides.items():
@@ -108,27 +110,26 @@ def slo_by_class(raw: Any, place: str) -> JsonObject:
     """Objectives as a mapping of classes; a bare list is for all requests.
 
     Raises:
-        ConfigError: it is neither.
+        ConfigError: it is neither, or holds no rule.
     """
     by_class = {"all": raw} if isinstance(raw, list) else raw
     if not isinstance(by_class, dict):
         raise ConfigError(f"{place}: slo must be a list of rules, or a mapping of P0, P1, P2 or all to lists")
+    if not raw:
+        raise ConfigError(f"{place}: slo has no rule: add one such as 'ttft p99 < 350ms', or leave slo out")
+    if empty := [str(name) for name, rules in by_class.items() if not rules]:
+        raise ConfigError(f"{place}: slo of {', '.join(empty)} has no rule: add one, or leave the class out")
     return {name: [rules] if isinstance(rules, str) else rules for name, rules in by_class.items()}
 
 
 def load_slo(path: Path) -> JsonObject:
     """Read a file of objectives alone: a list, a mapping of classes, or either below `slo`; or `preset:NAME`."""
-    import yaml
-
     if str(path).startswith("preset:"):
         return {"preset": [str(path).removeprefix("preset:")]}
-    try:
-        raw = yaml.safe_load(path.read_text("utf-8"))
-    except OSError as exc:
-        raise ConfigError(f"cannot read SLO file {path}: {exc.strerror}") from exc
-    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as exc:
-        raise ConfigError(f"{path} is not valid YAML: {' '.join(str(exc).split())}") from exc
+    raw = read_yaml(path, "SLO file")
     if isinstance(raw, dict) and "slo" in raw:
+        if beside := [str(name) for name in raw if name in (*REQUEST_CLASSES, "all", "preset")]:
+            raise ConfigError(f"{path}: {', '.join(beside)} stands beside slo and would be ignored: move it below slo")
         raw = raw["slo"]
     by_class = slo_by_class(raw, str(path))
     for name, rules in by_class.items():
@@ -140,14 +141,7 @@ def load_slo(path: Path) -> JsonObject:
 
 
 def _read_yaml(path: Path) -> JsonObject:
-    import yaml
-
-    try:
-        raw = yaml.safe_load(path.read_text("utf-8"))
-    except OSError as exc:
-        raise ConfigError(f"cannot read scenario {path}: {exc.strerror}") from exc
-    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as exc:
-        raise ConfigError(f"{path} is not valid YAML: {' '.join(str(exc).split())}") from exc
+    raw = read_yaml(path, "scenario")
     if not isinstance(raw, dict):
         raise ConfigError(f"{path} must contain a mapping with keys such as target, load and slo")
     return raw

@@ -53,7 +53,7 @@ def test_a_gate_writes_what_pipelines_read(folder: Path) -> None:
 def test_a_gate_refuses_objectives_that_are_none(folder: Path) -> None:
     (folder / "none.yaml").write_text("P0: []")
     (folder / "typo.yaml").write_text("PO: ['ttft p99 < 2s']")
-    for name, told in (("none.yaml", "the file names no objective"), ("typo.yaml", "unknown class 'PO'")):
+    for name, told in (("none.yaml", "slo of P0 has no rule"), ("typo.yaml", "unknown class 'PO'")):
         refused = surgeproof("gate", "1", "--slo", name, cwd=folder)
         assert (refused.returncode, told in refused.stderr) == (2, True), refused.stderr
     mistyped = surgeproof("gate", "1", "--db", "sqlite:///typo.db", cwd=folder)

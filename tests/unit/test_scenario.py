@@ -54,7 +54,7 @@ def test_a_relative_trace_is_meant_from_the_scenarios_folder(tmp_path: Path) -> 
         ("load: {request_rate: 1, duration: soon}", r"load.duration_s: 'soon' is not a duration"),
         ("load: {request_rate: 1, duration: 1s, classes: {P9: 1}}", "unknown class 'P9'"),
         ("load: {request_rate: 1, duration: 1s, classes: {P0: 0}}", "weights must be positive"),
-        ("load: {request_rate: 1, duration: 1s}\nslo: {P7: []}", "unknown class 'P7'"),
+        ("load: {request_rate: 1, duration: 1s}\nslo: {P7: [success > 1%]}", "unknown class 'P7'"),
         ("load: {trace: a, profile: b}", "give one of them"),
         ("load: {trace: a, window_s: [5, 2]}", "start before end"),
         ("load: {request_rate: 1, duration: 1s, drain: -1}", "load.drain_s must be a finite number"),
@@ -82,6 +82,11 @@ def test_a_relative_trace_is_meant_from_the_scenarios_folder(tmp_path: Path) -> 
         ("load: {request_rate: 1, duration: 2s, duration_s: 4}", "mean the same"),
         ("load: {request_rate: 1, duration: 1s}\nprocesses: 1000000", "between 1 and 1024, not 1000000"),
         ("slo: 3", "slo must be"),
+        ("load: {request_rate: 1, duration: 1s}\nslo: []", "slo has no rule"),
+        ("load: {request_rate: 1, duration: 1s}\nslo:", "slo has no rule"),
+        ("load: {request_rate: 1, duration: 1s}\nslo: {P0: []}", "slo of P0 has no rule"),
+        ("load: {request_rate: 1}\nslo: [a]\nload: {duration: 1s}", r"line 3: 'load' stands twice \(first in line 1\)"),
+        ("slo:\n  P0: [a]\n  P1: [b]\n  P0: [c]", r"line 4: 'P0' stands twice \(first in line 2\)"),
         ("- a", "must contain a mapping"),
         ("a: [", "not valid YAML"),
     ],
@@ -144,6 +149,25 @@ def test_slo_files_of_other_forms_are_told_with_their_name(tmp_path: Path) -> No
     for text in ("[3]", "P0: {a: b}", "3", "slo: 7", ""):
         with pytest.raises(ConfigError, match="s.yaml"):
             load_slo(scenario_file(tmp_path, text))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("P0: [a]\nP0: [b]", "line 2: 'P0' stands twice"),
+        ("slo: [a]\nP0: [b]", "P0 stands beside slo and would be ignored"),
+        ("[]", "slo has no rule"),
+        ("P0: [a]\nP1: []", "slo of P1 has no rule"),
+    ],
+)
+def test_a_rule_that_would_be_lost_is_an_error(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        load_slo(scenario_file(tmp_path, text))
+
+
+def test_yaml_anchors_and_merges_are_not_duplicates(tmp_path: Path) -> None:
+    text = "a: &a {P0: [x]}\nslo:\n  <<: *a\n  P1: [y]"
+    assert load_slo(scenario_file(tmp_path, text)) == {"P0": ["x"], "P1": ["y"]}
 
 
 def test_only_sqlite_urls_have_a_file() -> None:
