@@ -1,8 +1,10 @@
 """`make bench`: every case of the load generator's own benchmark, as JSON in benchmarks/results/.
 
+`python -m surgeproof.benchmarks verdicts` prints how often verdicts are wrong instead.
 On a shared machine only ratios within one run say anything; `BENCH_REPEATS=5` keeps medians.
 """
 
+import argparse
 import json
 import os
 import platform
@@ -11,6 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from surgeproof.benchmarks.measure import Case, build, closed_loop, measure, open_loop
+from surgeproof.benchmarks.verdicts import main as print_verdicts
 from surgeproof.strict_json import JsonObject
 
 RESULTS = Path(__file__).resolve().parent / "results"
@@ -28,6 +31,13 @@ CASES: dict[str, Case] = {
 
 
 def main() -> None:
+    """Run the benchmark that is named, that of the load generator by default."""
+    parser = argparse.ArgumentParser(prog="python -m surgeproof.benchmarks")
+    parser.add_argument("what", nargs="?", choices=("load", "verdicts"), default="load")
+    print_verdicts() if parser.parse_args().what == "verdicts" else measure_load()
+
+
+def measure_load() -> None:
     """Measure every case `BENCH_REPEATS` times (default 1) and keep medians by events a second."""
     repeats = int(os.environ.get("BENCH_REPEATS", "1"))
     report: JsonObject = {

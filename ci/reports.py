@@ -7,7 +7,7 @@ from xml.etree import ElementTree as ET
 from surgeproof.errors import ConfigError
 from surgeproof.records import Verdict
 from surgeproof.results import RuleVerdict, RunResult
-from surgeproof.slo.wording import BOARD, board_row, counts_line
+from surgeproof.slo.wording import BOARD, board_row, cap_line, counts_line, notices
 
 
 def write_reports(result: RunResult, junit: Path | None, markdown: Path | None) -> None:
@@ -72,6 +72,7 @@ def as_markdown(result: RunResult) -> str:
             if v.verdict is not Verdict.PASS
         ]
     lines += [f"- client audit, {check.name}: {_cell(check.remedy)}" for check in result.audit.breaches]
+    lines += [f"- {_cell(line)}" for line in (cap_line(result.audit), *notices(result.summary)) if line]
     return "\n".join(lines).rstrip() + "\n"
 
 

@@ -8,7 +8,7 @@ from rich.text import Text
 from surgeproof.commands.terminal import new_console
 from surgeproof.records import Verdict
 from surgeproof.results import Audit, RuleVerdict, RunResult, Summary
-from surgeproof.slo.wording import BOARD, board_row, counts_line, notices
+from surgeproof.slo.wording import BOARD, board_row, cap_line, counts_line, notices
 
 _COLOURS = {"PASS": "green", "FAIL": "red", "INCONCLUSIVE": "yellow", "INVALID": "magenta"}
 _SHOWN_LATENCIES = ("ttft", "first_answer", "tpot", "max_gap", "e2e")
@@ -77,12 +77,16 @@ def latency_table(summary: Summary) -> Table:
 
 
 def audit_lines(audit: Audit) -> list[Text]:
-    """The client's audit: one line when it passed, otherwise one for each breach."""
+    """The client's audit: one line when it passed, otherwise one for each breach; then what the cap held back."""
+    line = cap_line(audit)
+    held_back = [Text(line, style="yellow")] if line else []
     if not audit.breaches:
         lag = next((check for check in audit.checks if check.name == "send_lag_p99"), None)
         detail = f", send lag p99 {lag.observed:.2f} ms" if lag and lag.observed is not None else ""
-        return [Text(f"Client audit: {len(audit.checks)} checks passed{detail}")]
-    return [Text(f"Client audit: {check.name}: {check.remedy}", style="magenta") for check in audit.breaches]
+        return [Text(f"Client audit: {len(audit.checks)} checks passed{detail}"), *held_back]
+    return held_back + [
+        Text(f"Client audit: {check.name}: {check.remedy}", style="magenta") for check in audit.breaches
+    ]
 
 
 def _ms(value: float | UnsetType | None) -> str:

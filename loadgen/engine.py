@@ -5,7 +5,6 @@ Owned by the Locust modules, which know users and messages; this one knows geven
 """
 
 import gc
-import time
 from collections.abc import Callable
 from typing import Protocol
 
@@ -92,12 +91,14 @@ class Engine:
         self._health: HealthMonitor | None = None
         self._greenlets: list[gevent.Greenlet] = []
         self._closed = False
+        self._start_at_ns = 0
 
     def start(self, start_at_ns: int) -> None:
         """Begin the load: `start_at_ns` is the plan's 0 on the run's clock."""
         # What a load makes is freed by reference counts; collections would stop the loop for tens of ms.
         gc.collect()
         gc.disable()
+        self._start_at_ns = start_at_ns
         self._health = HealthMonitor(self._clock, start_at_ns, self._gauges)
         self._health.watch(self.client.loop)
         self._greenlets.append(gevent.spawn(self._flush_regularly))
@@ -140,8 +141,8 @@ class Engine:
         for loop in (self._open_loop, self._closed_loop):
             if loop is not None:
                 loop.stop()
-        deadline = time.monotonic() + (0.0 if interrupted else self._load.drain_s)
-        while self.client.in_flight and time.monotonic() < deadline:
+        deadline_ns = 0 if interrupted else self._load_end_ns() + round(self._load.drain_s * 1e9)
+        while self.client.in_flight and self._clock.now_ns() < deadline_ns:
             gevent.sleep(_DRAIN_POLL_S)
         if interrupted:
             self.client.cancel_all(Outcome.CANCELLED, "the run was interrupted")
@@ -160,6 +161,14 @@ class Engine:
             self._timer.close()
         self.client.close()
         gc.enable()
+
+    def _load_end_ns(self) -> int:
+        """When the load ended: now, or at the plan's end, after which the controller has waited already."""
+        now_ns = self._clock.now_ns()
+        if self._open_loop is None:
+            return now_ns
+        span_s = max(self._plan.span_s, self._load.duration_s or 0.0)
+        return min(now_ns, self._start_at_ns + round(span_s * 1e9))
 
     def _gauges(self) -> Gauges:
         client, waiting = self.client, self._open_loop.waiting if self._open_loop else 0

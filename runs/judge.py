@@ -8,7 +8,7 @@ from surgeproof.errors import UsageError
 from surgeproof.exit_codes import ExitCode, exit_code_of
 from surgeproof.loadgen.audit import audit_run, with_objectives
 from surgeproof.loadgen.fidelity import dispatch_lines
-from surgeproof.records import RunState, Verdict
+from surgeproof.records import RunState
 from surgeproof.results import Audit, RunEnd, RunResult, Summary
 from surgeproof.runs.collect import RunInProgress
 from surgeproof.runs.gpu_summary import gpu_summary
@@ -40,11 +40,11 @@ def complete_run(run: RunInProgress, state: RunState, exit_code: int | None = No
         open_loop=not run.spec.scenario.closed_loop,
         interrupted=interrupted,
         tightest_ms=run.objectives.tightest_ms,
+        cap=run.spec.scenario.load.max_concurrency,
+        processes=max(run.spec.scenario.processes, len(run.workers)),
     )
     verdicts = judge(measured, run.objectives, audit)
-    verdict = overall(verdicts, audit) if verdicts or audit.breaches else None
-    if measured.count == 0:
-        verdict = Verdict.INVALID
+    verdict = overall(measured, verdicts, audit)
     summary = _summary(run, measured)
     code = exit_code if exit_code is not None else exit_code_of(verdict)
     run.store.finish_run(
@@ -91,8 +91,9 @@ def judge_stored(db_url: str, run_id: int, slo: Mapping[str, tuple[str, ...]] | 
         whose = "the file names" if slo is not None else f"run {run_id} has"
         raise UsageError(f"{whose} no objective: give --slo FILE with at least one")
     audit = with_objectives(run.audit or Audit(), objectives.tightest_ms)
-    verdicts = judge(measured_run(engine, run_id, objectives), objectives, audit)
-    verdict = overall(verdicts, audit)
+    measured = measured_run(engine, run_id, objectives)
+    verdicts = judge(measured, objectives, audit)
+    verdict = overall(measured, verdicts, audit)
     code: int = exit_code_of(verdict)
     if run.state is not RunState.FINISHED:
         # A run that was stopped or broke must not pass a gate, even if its figures were good until then.

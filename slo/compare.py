@@ -15,14 +15,9 @@ import numpy as np
 
 from surgeproof.records import REQUEST_CLASSES
 from surgeproof.results import Interval
-from surgeproof.slo.intervals import (
-    design_effect,
-    mean_interval,
-    quantile,
-    quantile_interval,
-    rate_interval,
-    share_interval,
-)
+from surgeproof.slo.correlation import correlation_of, correlation_of_latencies
+from surgeproof.slo.intervals import quantile, quantile_interval, share_interval
+from surgeproof.slo.means import mean_interval, rate_interval
 from surgeproof.slo.measured import Mask, Measured
 
 ALPHA = 0.05
@@ -125,7 +120,7 @@ def figures_of(run: Measured, mask: Mask) -> dict[str, Figure]:
         return {}
     at_s = run.times_s["intended_at_ns"]
     hits = int(answered.sum())
-    deff = design_effect(run.ok[mask], at_s[mask])
+    deff = correlation_of(run.ok[mask], at_s[mask]).design_effect
     results = {"success, %": _scaled(_from_bounds(hits / sent, share_interval(hits / deff, sent / deff)), 100)}
     for name in ("connect", *_LATENCIES):
         if name == "connect":
@@ -140,7 +135,7 @@ def figures_of(run: Measured, mask: Mask) -> dict[str, Figure]:
         ordered = np.sort(chosen)
         for label, q in _QUANTILES.items():
             value = quantile(ordered, q)
-            effect = design_effect(chosen <= value, when)
+            effect = correlation_of_latencies(chosen, chosen <= value, when, q).design_effect
             results[f"{name} {label}, ms"] = _from_bounds(value, quantile_interval(ordered, q, effect))
     start, end = run.window_s(mask)
     if end > start and hits:

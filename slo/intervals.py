@@ -3,8 +3,8 @@
 A bound holds with 95 % confidence on its own side (one-sided): an objective of 99.99 % is shown to
 hold by 29,956 requests without a miss, since 0.9999^29956 < 0.05. Bounds of a share are Clopper and
 Pearson's (Biometrika 26, 1934); those of a quantile are the order statistics that follow from them.
-Requests that arrive together are alike, so counts are first divided by the design effect of time
-blocks (Kish 1965).
+Requests that arrive together are alike, so counts are first divided by the design effect of
+`slo/correlation.py`.
 """
 
 import functools
@@ -18,8 +18,8 @@ from surgeproof.results import Interval
 
 CONFIDENCE = 0.95
 _ALPHA = 1 - CONFIDENCE
-_MIN_BLOCKS = 8
-_MAX_BLOCKS = 60
+NORMAL_POINT = 1.6448536269514722
+"""95 % point of the normal law."""
 
 Floats = npt.NDArray[np.float64]
 
@@ -147,82 +147,11 @@ def _first_rank(count: int, holds: Callable[[int], bool]) -> int | None:
     return low
 
 
-def mean_interval(values: Floats, at_s: Floats) -> Interval:
-    """Bounds of a mean from the means of time blocks; None ends under 8 blocks."""
-    blocks = block_numbers(at_s)
-    if blocks is None:
-        return Interval(None, None)
-    sums: Floats = np.bincount(blocks, weights=values).astype(np.float64)
-    return ratio_interval(sums, np.bincount(blocks).astype(np.float64))
-
-
-def rate_interval(amounts: Floats, at_s: Floats, window_s: float) -> Interval:
-    """Bounds of amount a second over a window, from equal blocks of it."""
-    count = _MIN_BLOCKS * 2
-    if window_s <= 0 or len(at_s) < count:
-        return Interval(None, None)
-    blocks = np.clip((at_s / window_s * count).astype(np.int64), 0, count - 1)
-    sums: Floats = np.bincount(blocks, weights=amounts, minlength=count).astype(np.float64)
-    return ratio_interval(sums, np.full(count, window_s / count))
-
-
-def ratio_interval(sums: Floats, weights: Floats) -> Interval:
-    """Bounds of a ratio of totals from blocks (Cochran 1977, section 6.4); None ends under 8 blocks.
-
-    Args:
-        sums: numerator of each block; shape (blocks,).
-        weights: denominator of each block.
-    """
-    used = weights > 0
-    sums, weights = sums[used], weights[used]
-    blocks = len(sums)
-    if blocks < _MIN_BLOCKS:
-        return Interval(None, None)
-    ratio = sums.sum() / weights.sum()
-    residuals = sums - ratio * weights
-    error = math.sqrt(blocks / (blocks - 1) * float((residuals**2).sum())) / float(weights.sum())
-    half = _t_quantile(blocks - 1) * error
-    return Interval(float(ratio - half), float(ratio + half))
-
-
-@functools.cache
-def _t_quantile(freedom: int) -> float:
+@functools.lru_cache(1024)
+def t_quantile(freedom: float) -> float:
     """95 % point of Student's t, from its beta form: freedom / (freedom + t^2) is Beta(freedom / 2, 1 / 2)."""
     x = beta_quantile(2 * _ALPHA, freedom / 2, 0.5)
     return math.sqrt(freedom * (1 - x) / x)
-
-
-def block_numbers(at_s: Floats) -> npt.NDArray[np.int64] | None:
-    """Number of the time block of each request; None when there are too few requests or blocks."""
-    if len(at_s) < 10 * _MIN_BLOCKS:
-        return None
-    start, span = float(at_s.min()), float(at_s.max() - at_s.min())
-    if span <= 0:
-        return None
-    count = int(np.clip(len(at_s) // 20, _MIN_BLOCKS, _MAX_BLOCKS))
-    numbers: npt.NDArray[np.int64] = np.minimum((at_s - start) / span * count, count - 1).astype(np.int64)
-    return numbers
-
-
-def design_effect(hits: npt.NDArray[np.bool_], at_s: Floats) -> float:
-    """How many times the variance of a share exceeds that of independent requests; at least 1.
-
-    Args:
-        hits: whether each request met the condition.
-        at_s: when each was due, seconds.
-    """
-    blocks = block_numbers(at_s)
-    count = len(hits)
-    share = hits.mean() if count else 0.0
-    if blocks is None or not 0 < share < 1:
-        return 1.0
-    sums = np.bincount(blocks, weights=hits.astype(np.float64))
-    sizes = np.bincount(blocks).astype(np.float64)
-    used = sizes > 0
-    residuals = sums[used] - share * sizes[used]
-    number = int(used.sum())
-    variance = number / (number - 1) * float((residuals**2).sum()) / count**2
-    return max(1.0, float(variance / (share * (1 - share) / count)))
 
 
 def requests_without_miss(share: float) -> int:

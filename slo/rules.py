@@ -1,11 +1,13 @@
 """The rule language of objectives: grammar, then the parser that follows it. Pure.
 
-rule       = ( objective / share-rule / flow-rule ) [ "where" selector *( "and" selector ) ]
+rule       = ( objective / share-rule / flow-rule ) [ "where" selector *( "and" selector ) ] [ stalls ]
 objective  = [ view ] metric [ aggregate ] comparison number [ unit ]
 share-rule = condition *( "and" condition ) "for" number "%"
 condition  = [ view ] latency comparison number [ unit ]
 flow-rule  = "fluidity" number unit "/" number unit ( ">=" / ">" ) number "%" [ "for" number "%" ]
                                             ; deadlines of the first arrival and of each later one
+stalls     = "with stalls of" number ( "ms" / "s" )
+                                            ; length of stalls that the server may have, seen or not
 view       = "response" / "service"         ; from the planned time (default) / from the send
 aggregate  = "p" number / "mean" / "max" / "min"
 comparison = "<" / "<=" / ">" / ">="
@@ -97,6 +99,7 @@ _FLOW = re.compile(
     r"\s*(?P<comparison>>=|>)\s*(?P<number>\d+(?:\.\d+)?)\s*%(?:\s+for\s+(?P<share>\d+(?:\.\d+)?)\s*%)?"
 )
 _EQUAL = re.compile(r"(?P<of>model|phase|step|worker)\s*=\s*(?P<word>\S+)")
+_STALLS = re.compile(r"\s+with stalls of (?P<number>\d+(?:\.\d+)?)\s*(?P<unit>ms|s)$", re.IGNORECASE)
 _SHARE = re.compile(r"(?P<conditions>.+?)\s+for\s+(?P<share>\d+(?:\.\d+)?)\s*%")
 
 
@@ -147,6 +150,7 @@ class Rule(msgspec.Struct, frozen=True):
         aggregate: `mean`, `max` or `min`, where the rule names one.
         selectors: all that a request must be for the rule to be about it.
         deadlines_ms: of the first arrival and of each later one, for fluidity.
+        stall_s: length of stalls that the server may have, s: requests within one count as one.
     """
 
     text: str
@@ -155,6 +159,7 @@ class Rule(msgspec.Struct, frozen=True):
     aggregate: str | None = None
     selectors: tuple[Selector, ...] = ()
     deadlines_ms: tuple[float, float] | None = None
+    stall_s: float = 0.0
 
     @property
     def metric(self) -> str:
@@ -175,6 +180,8 @@ def parse_rule(text: str) -> Rule:
         RuleError: it does not follow the grammar, or names an unknown metric.
     """
     whole = " ".join(text.strip().split())
+    if stalls := _STALLS.search(whole):
+        return _with_stalls(text, parse_rule(whole[: stalls.start()]), stalls)
     about, *wheres = re.split(r" where ", whole, maxsplit=1, flags=re.IGNORECASE)
     where = wheres[0] if wheres else ""
     rule = _parse_objective(text, about.lower())
@@ -187,6 +194,16 @@ def parse_rule(text: str) -> Rule:
     return msgspec.structs.replace(
         rule, selectors=tuple(_selector(text, part) for part in re.split(r" and ", where, flags=re.IGNORECASE))
     )
+
+
+def _with_stalls(text: str, rule: Rule, stalls: re.Match[str]) -> Rule:
+    stall_s = float(stalls["number"]) * _UNITS_MS[stalls["unit"].lower()] / 1000
+    per_request = rule.quantile is not None and rule.metric != "inter_chunk" and rule.metric not in GPU_METRICS
+    if not per_request and rule.metric not in SHARES:
+        raise RuleError(f"SLO rule {text!r}: 'with stalls of' is for shares of requests (p99, for 99%, success)")
+    if not stall_s:
+        raise RuleError(f"SLO rule {text!r}: a stall must be longer than 0")
+    return msgspec.structs.replace(rule, text=text, stall_s=stall_s)
 
 
 def _selector(text: str, part: str) -> Selector:

@@ -6,29 +6,32 @@ latencies INVALID: a slow client must not become a slow server. Failed requests 
 objective.
 """
 
+import math
+
 import msgspec
 import numpy as np
 
 from surgeproof.records import Verdict
 from surgeproof.results import Audit, Interval, RuleVerdict
+from surgeproof.slo.correlation import MIN_EFFECTIVE_BLOCKS, Correlation, correlation_of, correlation_of_latencies
 from surgeproof.slo.gaps import Counts, Floats, values_ms
 from surgeproof.slo.intervals import (
-    design_effect,
-    mean_interval,
+    CONFIDENCE,
     quantile,
     quantile_interval,
-    rate_interval,
-    ratio_interval,
     requests_needed,
     requests_without_miss,
     share_interval,
     shown_at_least,
     shown_below,
 )
+from surgeproof.slo.means import mean_interval, rate_interval, ratio_interval
 from surgeproof.slo.measured import Mask, Measured
 from surgeproof.slo.rules import FLOWS, GPU_FIELDS, GPU_METRICS, LATENCIES, PER_GPU, RATES, Objectives, Rule
 from surgeproof.slo.summary import meets
 
+_CORRELATED = 2.0
+"""From this design effect on, a reason speaks of correlation."""
 _COVERED = 0.9
 """Share of the twentieths of a run that must hold a sample of a GPU."""
 _SEVERITY = (Verdict.PASS, Verdict.INCONCLUSIVE, Verdict.FAIL, Verdict.INVALID)
@@ -43,11 +46,17 @@ def judge(measured: Measured, objectives: Objectives, audit: Audit) -> list[Rule
     return [_voided(verdict, breach.name, breach.remedy) for verdict in verdicts]
 
 
-def overall(verdicts: list[RuleVerdict], audit: Audit) -> Verdict:
-    """The run's verdict: the worst of its rules; INVALID overrides all; without rules, the audit decides."""
-    if audit.breaches:
+def overall(measured: Measured, verdicts: list[RuleVerdict], audit: Audit) -> Verdict | None:
+    """The run's verdict: the worst of its rules; None without rules.
+
+    INVALID overrides all. A run in which nothing was answered is at least a FAIL, with or without rules.
+    """
+    if audit.breaches or measured.count == 0:
         return Verdict.INVALID
-    return max((v.verdict for v in verdicts), key=_SEVERITY.index, default=Verdict.PASS)
+    worst = [verdict.verdict for verdict in verdicts]
+    if (measured.main & measured.sent).any() and not (measured.main & measured.ok).any():
+        worst.append(Verdict.FAIL)
+    return max(worst, key=_SEVERITY.index, default=None)
 
 
 def _voided(verdict: RuleVerdict, breach: str, remedy: str) -> RuleVerdict:
@@ -112,9 +121,9 @@ def _judge_gpu(measured: Measured, name: str, rule: Rule) -> RuleVerdict:
         # `p95 < 85%` asks that 95 % of the samples lie below, `p5 > 20%` that 95 % lie above.
         share = rule.quantile if condition.upper else 1 - rule.quantile
         good = np.array([condition.met_by(value) for value in values.tolist()])
-        deff = design_effect(good, at_s)
-        interval = quantile_interval(ordered, rule.quantile, max(deff, design_effect(values <= observed, at_s)))
-        decision = _decide_share(int(good.sum()), n, deff, share, "met the bound", "samples")
+        correlation = correlation_of_latencies(values if condition.upper else -values, good, at_s, share)
+        interval = quantile_interval(ordered, rule.quantile, correlation.design_effect)
+        decision = _decide_share(int(good.sum()), n, correlation, share, "met the bound", "samples")
     covered = measured.gpu_coverage(field)
     if decision[0] is Verdict.PASS and covered < _COVERED:
         decision = (Verdict.INCONCLUSIVE, f"samples cover only {covered:.0%} of the run")
@@ -139,8 +148,9 @@ def _judge_flow(measured: Measured, name: str, rule: Rule, mask: Mask) -> RuleVe
             decision = _undecided_by(unknown, rule.metric, decision)
         return _verdict(name, rule, "%", float(values.mean()), n, interval, decision)
     hits = values > condition.bound if condition.comparison == ">" else values >= condition.bound
-    deff = design_effect(hits, at_s)
-    decision = _decide_share(int(hits.sum()), n, deff, rule.quantile, "reached that fluidity")
+    correlation = correlation_of_latencies(-values, hits, at_s, rule.quantile, rule.stall_s)
+    deff = correlation.design_effect
+    decision = _decide_share(int(hits.sum()), n, correlation, rule.quantile, "reached that fluidity")
     if unknown and not _holds_for_all(decision[0], int(hits.sum()) / deff, n / deff, unknown / deff, rule.quantile):
         decision = _undecided_by(unknown, rule.metric, decision)
     attained = float(hits.mean())
@@ -175,7 +185,7 @@ def _judge_gaps(measured: Measured, name: str, rule: Rule) -> RuleVerdict:
     attained = float(hits.sum() / n) * kept
     interval = ratio_interval(hits.astype(np.float64), counts.astype(np.float64))
     if failed:
-        deff = design_effect(measured.ok[of_class], measured.times_s["intended_at_ns"][of_class])
+        deff = correlation_of(measured.ok[of_class], measured.times_s["intended_at_ns"][of_class]).design_effect
         interval = _product(interval, share_interval(answered / deff, (answered + failed) / deff))
     below = np.cumsum(by_block.sum(axis=0))
     rank = max(1.0, np.ceil(share / kept * n - 1e-9))
@@ -191,7 +201,7 @@ def _judge_gaps(measured: Measured, name: str, rule: Rule) -> RuleVerdict:
         decision = (Verdict.INCONCLUSIVE, f"{sentence}; the interval includes the bound; run longer")
     elif not shown_at_least(attained * n, n, share):
         # Blocks without a miss do not differ, but few gaps show little all the same.
-        decision = _decide_share(round(attained * n), n, 1.0, share, "met the bound", "gaps")
+        decision = _decide_share(round(attained * n), n, Correlation(), share, "met the bound", "gaps")
     else:
         decision = (Verdict.PASS, sentence)
     return _verdict(name, rule, "ms", observed, n, Interval(None, None), decision, attained)
@@ -260,7 +270,9 @@ def _judge_quantile(measured: Measured, name: str, rule: Rule, mask: Mask) -> Ru
         return _without_answers(name, rule, unevaluable)
     hits = int((met & chosen).sum())
     at_s = measured.times_s["intended_at_ns"][chosen]
-    deff = design_effect(met[chosen], at_s)
+    over_bound = _latency_by_bound(measured, rule)[chosen]
+    correlation = correlation_of_latencies(over_bound, met[chosen], at_s, share, rule.stall_s)
+    deff = correlation.design_effect
     if len(rule.conditions) > 1:
         observed, interval, unit = hits / n, share_interval(hits / deff, n / deff), "%"
     else:
@@ -268,9 +280,8 @@ def _judge_quantile(measured: Measured, name: str, rule: Rule, mask: Mask) -> Ru
         values = np.where(measured.ok, measured.latency_ms(condition.metric, condition.view), np.inf)[chosen]
         ordered = np.sort(values)
         observed, unit = quantile(ordered, share), "ms"
-        deff = max(deff, design_effect(values <= observed, at_s))
         interval = quantile_interval(ordered, share, deff)
-    decision = _decide_share(hits, n, deff, share, "met the bound")
+    decision = _decide_share(hits, n, correlation, share, "met the bound")
     unseen = np.logical_or.reduce([measured.unknown(one.metric) for one in rule.conditions])
     unknown = int((mask & ~evaluable & unseen).sum())
     if unknown and not _holds_for_all(decision[0], hits / deff, n / deff, unknown / deff, share):
@@ -282,6 +293,12 @@ def _judge_quantile(measured: Measured, name: str, rule: Rule, mask: Mask) -> Ru
     return _verdict(name, rule, unit, shown, n, finite, decision, hits / n)
 
 
+def _latency_by_bound(measured: Measured, rule: Rule) -> Floats:
+    """Latency of every request as a multiple of its bound, the largest of several; infinite for a failed one."""
+    ratios = [measured.latency_ms(one.metric, one.view) / max(one.bound, 1e-9) for one in rule.conditions]
+    return np.where(measured.ok, np.fmax.reduce(ratios), np.inf)
+
+
 def _holds_for_all(verdict: Verdict, hits: float, n: float, unknown: float, share: float) -> bool:
     """Whether a verdict is the same for any values of the requests without a figure."""
     if verdict is Verdict.PASS:
@@ -290,22 +307,47 @@ def _holds_for_all(verdict: Verdict, hits: float, n: float, unknown: float, shar
 
 
 def _decide_share(
-    hits: int, n: int, deff: float, share: float, phrase: str, of: str = "requests"
+    hits: int, n: int, correlation: Correlation, share: float, phrase: str, of: str = "requests"
 ) -> tuple[Verdict, str]:
     """PASS, FAIL or INCONCLUSIVE for 'at least `share` of requests'."""
+    deff = correlation.design_effect
     sentence = f"{hits} of {n} {phrase} ({hits / n * 100:.6g} %, {share * 100:.6g} % needed)"
     if share >= 1:
         # No sample shows that nothing ever misses: what is asked is that nothing did.
         return (Verdict.PASS if hits == n else Verdict.FAIL), sentence
     if shown_at_least(hits / deff, n / deff, share):
+        if correlation.too_few_blocks:
+            return Verdict.INCONCLUSIVE, f"{sentence}; {_too_short(correlation, of)}"
         return Verdict.PASS, sentence
-    if shown_below(hits / deff, n / deff, share):
+    if shown_below(hits / deff, n / deff, share) or _far_beyond(hits, n, share):
         return Verdict.FAIL, sentence
     needed = requests_without_miss(share) if hits == n else requests_needed(hits / deff, n / deff, share)
     if needed is None:
         return Verdict.INCONCLUSIVE, f"{sentence}; too close to the bound for a verdict at 95 % confidence"
-    total = int(np.ceil(needed * deff))
-    return Verdict.INCONCLUSIVE, f"{sentence}; {max(total - n, 1)} more {of} like these would decide"
+    more = max(int(np.ceil(needed * deff)) - n, 1)
+    sentence = f"{sentence}; {more} more {of} like these would decide"
+    if deff < _CORRELATED:
+        return Verdict.INCONCLUSIVE, sentence
+    per_stretch = f"{of} near in time are alike: {deff:.3g} say as much as 1 independent one"
+    return Verdict.INCONCLUSIVE, f"{sentence} ({per_stretch}; {_minutes(more / n * correlation.span_s)})"
+
+
+def _far_beyond(hits: int, n: int, share: float) -> bool:
+    """Twenty times the misses that are allowed have a chance of 1 in 20 at most, however correlated (Markov)."""
+    return (n - hits) * (1 - CONFIDENCE) >= (1 - share) * n * (1 - 1e-9)
+
+
+def _too_short(correlation: Correlation, of: str) -> str:
+    """Why a run with fewer independent stretches than needed does not pass, and what would help."""
+    length_s, independent = correlation.correlation_s, correlation.effective_blocks
+    assert length_s is not None, "too few blocks are known to be few"
+    assert independent is not None, "too few blocks are known to be few"
+    more_s = (MIN_EFFECTIVE_BLOCKS - independent) * length_s
+    return f"{of} are alike over {length_s:.3g} s, so this run is too short for a PASS: {_minutes(more_s)} or more"
+
+
+def _minutes(seconds: float) -> str:
+    return f"{max(1, math.ceil(seconds / 60))} more minutes"
 
 
 def _without_answers(name: str, rule: Rule, unevaluable: int = 0, failed: int = 0) -> RuleVerdict:
@@ -360,13 +402,14 @@ def _judge_share(measured: Measured, name: str, rule: Rule, mask: Mask) -> RuleV
     hit = {"success": measured.ok, "shed": measured.shed, "errors": ~measured.ok}[rule.metric] & mask
     hits = int(hit.sum())
     condition = rule.conditions[0]
-    deff = design_effect(hit[mask], measured.times_s["intended_at_ns"][mask])
+    correlation = correlation_of(hit[mask], measured.times_s["intended_at_ns"][mask], rule.stall_s)
+    deff = correlation.design_effect
     interval = share_interval(hits / deff, n / deff)
     if condition.upper:
-        decision = _decide_share(n - hits, n, deff, 1 - condition.bound, f"were not {rule.metric}")
+        decision = _decide_share(n - hits, n, correlation, 1 - condition.bound, f"were not {rule.metric}")
     else:
         phrase = "were answered" if rule.metric == "success" else f"were {rule.metric}"
-        decision = _decide_share(hits, n, deff, condition.bound, phrase)
+        decision = _decide_share(hits, n, correlation, condition.bound, phrase)
     return _verdict(name, rule, "%", hits / n, n, interval, decision, 1 - hits / n if condition.upper else hits / n)
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
-from surgeproof.results import RuleVerdict, Summary
+from surgeproof.results import Audit, RuleVerdict, Summary
 from surgeproof.slo.compare import Difference
 
 
@@ -29,7 +29,7 @@ def notices(summary: Summary) -> list[str]:
     """What a reader of the figures must know about how the server answered."""
     answered, warnings = summary.total.ok, summary.total.warnings
     if not answered:
-        return []
+        return _nothing_answered(summary)
     results = []
     buffered = warnings.get("buffered", 0) / answered
     if buffered > 0.5:
@@ -49,6 +49,26 @@ def notices(summary: Summary) -> list[str]:
         if warnings.get(name):
             results.append(f"{warnings[name]} {text}")
     return results
+
+
+def _nothing_answered(summary: Summary) -> list[str]:
+    errors = {name: count for name, count in summary.total.outcomes.items() if name.startswith("error")}
+    if not errors:
+        return []
+    name = max(errors, key=lambda one: errors[one])
+    return [f"0 of {summary.total.sent} answered: {errors[name]} × {name}"]
+
+
+def cap_line(audit: Audit) -> str | None:
+    """How far the concurrency cap held requests back; None where it did not."""
+    wait = audit.cap_wait
+    if wait is None:
+        return None
+    return (
+        f"{wait.requests} of {wait.sent} requests waited for one of the {wait.cap} places of --max-concurrency "
+        f"(p99 {number(wait.p99_ms)} ms): the server answers more slowly than the plan asks for. "
+        "Latencies from the planned time include the wait; to send on time, raise --max-concurrency"
+    )
 
 
 def number(value: float | None, sign: str = "") -> str:

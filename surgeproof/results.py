@@ -54,10 +54,27 @@ class AuditCheck(Struct, frozen=True):
     remedy: str
 
 
+class CapWait(Struct, frozen=True):
+    """Requests that were due while as many as `--max-concurrency` were in flight: the server's doing, not the client's.
+
+    Attributes:
+        cap: requests in flight at most.
+        requests: how many waited for a place.
+        sent: of how many that were sent.
+        p99_ms: wait for a place, over those that were sent.
+    """
+
+    cap: int
+    requests: int
+    sent: int
+    p99_ms: float
+
+
 class Audit(Struct, frozen=True):
     """Is the client trustworthy? A run with a breach is INVALID for latency."""
 
     checks: tuple[AuditCheck, ...] = ()
+    cap_wait: CapWait | None = None
 
     @property
     def breaches(self) -> tuple[AuditCheck, ...]:
@@ -160,8 +177,8 @@ class DispatchLine(Struct, frozen=True):
     """
 
     name: str
-    planned: float | None
-    achieved: float | None
+    planned: int | float | None
+    achieved: int | float | None
     bound: str | None = None
     passed: bool | None = None
 

@@ -4,7 +4,7 @@ import pandas as pd
 import streamlit as st
 
 from surgeproof.results import Audit
-from surgeproof.slo.wording import BOARD, board_row, counts_line, notices, when
+from surgeproof.slo.wording import BOARD, board_row, cap_line, counts_line, notices, when
 from surgeproof.strict_json import plain
 from surgeproof.webui import charts, data
 
@@ -29,6 +29,8 @@ verdict = run.verdict or "no objectives"
 {"PASS": st.success, "FAIL": st.error, "INCONCLUSIVE": st.warning, "INVALID": st.error}.get(verdict, st.info)(verdict)
 for check in audit.breaches:
     st.warning(f"The client is not trustworthy: {check.remedy}")
+if line := cap_line(audit):
+    st.warning(line)
 st.write(counts_line(summary))
 for notice in notices(summary):
     st.warning(notice)

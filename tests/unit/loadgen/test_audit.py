@@ -8,6 +8,7 @@ from surgeproof.columns import RecordColumns
 from surgeproof.loadgen.audit import audit_run, send_lag_ms, with_objectives
 from surgeproof.records import HealthSample, WorkerFacts
 from surgeproof.results import Audit, AuditCheck
+from surgeproof.slo.wording import cap_line
 
 MS = 1_000_000
 
@@ -19,6 +20,8 @@ def columns(count: int = 100, lag_ms: float = 0.2, **changes: Any) -> dict[str, 
         "sent_at_ns": [at + round(lag_ms * MS) for at in planned],
         "connect_at_ns": [None] * count,
         "connected_at_ns": [None] * count,
+        "done_at_ns": [at + 200 * MS for at in planned],
+        "worker": [0] * count,
         "outcome": ["ok"] * count,
         "input_tokens": [110] * count,
         "planned_input_tokens": [100] * count,
@@ -31,7 +34,7 @@ def sample(**changes: Any) -> HealthSample:
 
 
 def breaches(held: dict[str, Any], health: dict[int, list[HealthSample]] | None = None, **options: Any) -> set[str]:
-    settings = {"open_loop": True, "interrupted": False, "tightest_ms": None} | options
+    settings = {"open_loop": True, "interrupted": False, "tightest_ms": None, "cap": 1000} | options
     audit = audit_run(RecordColumns.of(held), health or {0: [sample()]}, **settings)
     assert all(check.remedy for check in audit.breaches)
     return {check.name for check in audit.breaches}
@@ -79,6 +82,25 @@ def test_bursts_that_were_smoothed_void_the_run() -> None:
     assert "dispersion_error" in breaches(held)
 
 
+def test_waiting_for_the_cap_is_the_servers_and_has_a_figure_of_its_own() -> None:
+    """100 requests 10 ms apart, 2 at a time, 100 ms each: two leave every 100 ms, the last 4,900 - 990 ms late."""
+    sent = [(index // 2) * 100 * MS + (index % 2) * 10 * MS for index in range(100)]
+    held = columns(sent_at_ns=sent, done_at_ns=[at + 100 * MS for at in sent])
+    assert breaches(held) >= {"send_lag_p99", "achieved_rate_error"}
+    assert breaches(held, cap=2) == set()
+    audit = audit_run(RecordColumns.of(held), {}, open_loop=True, interrupted=False, tightest_ms=None, cap=2)
+    assert audit.cap_wait is not None
+    assert (audit.cap_wait.cap, audit.cap_wait.requests, audit.cap_wait.sent) == (2, 98, 100)
+    assert audit.cap_wait.p99_ms == pytest.approx(3920, abs=20)
+    assert "waited for one of the 2 places" in (cap_line(audit) or "")
+
+
+def test_a_client_that_is_late_beyond_the_cap_is_not_excused() -> None:
+    sent = [(index // 2) * 100 * MS + (index % 2) * 10 * MS + 20 * MS * (index > 1) for index in range(100)]
+    done = [at + 80 * MS for at in sent]
+    assert "send_lag_p99" in breaches(columns(sent_at_ns=sent, done_at_ns=done), cap=2)
+
+
 def test_a_busy_worker_is_named() -> None:
     found = audit_run(
         RecordColumns.of(columns()),
@@ -86,6 +108,7 @@ def test_a_busy_worker_is_named() -> None:
         open_loop=True,
         interrupted=False,
         tightest_ms=None,
+        cap=1000,
     )
     assert "worker 1: 99%" in found.breaches[0].remedy
 
@@ -116,11 +139,13 @@ def test_nothing_measured_is_no_crash() -> None:
 def test_a_lost_worker_and_a_vague_clock_are_named() -> None:
     held = RecordColumns.of(columns())
     lost = WorkerFacts(1, "b", failure_reason="stopped answering about 7 s after the start")
-    audit = audit_run(held, {}, (WorkerFacts(0, "a"), lost), open_loop=True, interrupted=False, tightest_ms=None)
+    audit = audit_run(
+        held, {}, (WorkerFacts(0, "a"), lost), open_loop=True, interrupted=False, tightest_ms=None, cap=1000
+    )
     assert [check.name for check in audit.breaches] == ["workers_lost"]
     assert audit.breaches[0].remedy == "worker 1 on b stopped answering about 7 s after the start"
     vague = WorkerFacts(0, "a", clock_uncertainty_ns=5_100_000)
-    audit = audit_run(held, {}, (vague,), open_loop=True, interrupted=False, tightest_ms=None)
+    audit = audit_run(held, {}, (vague,), open_loop=True, interrupted=False, tightest_ms=None, cap=1000)
     assert [check.name for check in audit.breaches] == ["clock_uncertainty_max"]
 
 

@@ -5,6 +5,8 @@ import pytest
 from scipy import stats
 
 from surgeproof.slo import intervals
+from surgeproof.slo.correlation import correlation_of
+from surgeproof.slo.means import mean_interval, ratio_interval
 
 
 @pytest.mark.parametrize("x", [1e-6, 0.01, 0.3, 0.5, 0.99, 0.9999])
@@ -23,7 +25,7 @@ def test_quantiles_of_the_beta_distribution_are_scipys(level: float, a: float, b
 def test_bounds_of_a_mean_use_students_t(blocks: int) -> None:
     """Blocks of one value each: the classical interval of a mean."""
     sums = np.random.default_rng(blocks).normal(10, 2, blocks)
-    found = intervals.ratio_interval(sums, np.ones(blocks))
+    found = ratio_interval(sums, np.ones(blocks))
     half = stats.t.ppf(0.95, blocks - 1) * sums.std(ddof=1) / np.sqrt(blocks)
     assert found.low == pytest.approx(sums.mean() - half)
     assert found.high == pytest.approx(sums.mean() + half)
@@ -96,8 +98,8 @@ def test_clustered_misses_widen_the_bounds() -> None:
     at_s = np.arange(6000) / 10.0
     independent = rng.random(6000) > 0.1
     clustered = np.repeat(rng.random(300) > 0.1, 20)
-    assert intervals.design_effect(independent, at_s) < 2.2
-    assert intervals.design_effect(clustered, at_s) == pytest.approx(20, rel=0.5)
+    assert correlation_of(independent, at_s).design_effect < 2.2
+    assert correlation_of(clustered, at_s).design_effect == pytest.approx(20, rel=0.5)
 
 
 def test_the_bounds_of_a_clustered_share_cover() -> None:
@@ -107,7 +109,7 @@ def test_the_bounds_of_a_clustered_share_cover() -> None:
     covered = 0
     for _ in range(200):
         hits = np.repeat(rng.random(300) > 0.2, 10)
-        deff = intervals.design_effect(hits, at_s)
+        deff = correlation_of(hits, at_s).design_effect
         found = intervals.share_interval(hits.sum() / deff, len(hits) / deff)
         assert found.low is not None
         assert found.high is not None
@@ -120,9 +122,9 @@ def test_mean_bounds_cover_and_need_blocks() -> None:
     at_s = np.arange(500) / 10.0
     covered = 0
     for _ in range(300):
-        found = intervals.mean_interval(rng.exponential(size=500), at_s)
+        found = mean_interval(rng.exponential(size=500), at_s)
         assert found.low is not None
         assert found.high is not None
         covered += found.low <= 1.0 <= found.high
     assert 0.84 <= covered / 300 <= 0.95
-    assert intervals.mean_interval(np.ones(5), np.arange(5.0)).low is None
+    assert mean_interval(np.ones(5), np.arange(5.0)).low is None

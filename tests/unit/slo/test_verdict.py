@@ -25,7 +25,7 @@ def verdict(rule: str, held: Any, request_class: str = "all", audit: Audit | Non
 
 
 def test_a_quantile_well_under_its_bound_passes_and_shows_its_sample() -> None:
-    found = verdict("ttft p99 < 350ms", measured([100.0 + i % 50 for i in range(1000)]))
+    found = verdict("ttft p99 < 350ms", measured(list(rng().permutation([100.0 + i % 50 for i in range(1000)]))))
     assert found.verdict is Verdict.PASS
     assert (found.observed, found.n, found.attainment) == (149.0, 1000, 1.0)
     assert found.interval.high == 149.0
@@ -143,15 +143,23 @@ def test_a_client_that_is_not_trustworthy_voids_latencies_but_not_success() -> N
     assert found.verdict is Verdict.INVALID
     assert "--processes 4" in found.reason
     assert verdict("success >= 99%", held, audit=BREACH).verdict is Verdict.PASS
-    assert overall([found], BREACH) is Verdict.INVALID
+    assert overall(measured([100.0]), [found], BREACH) is Verdict.INVALID
 
 
 def test_the_worst_rule_is_the_runs_verdict() -> None:
     held = measured([100.0] * 100)
     verdicts = judge(held, parse_objectives({"all": ("ttft p50 < 1s", "ttft p99 < 1s", "ttft p50 < 1ms")}), Audit())
     assert [str(v.verdict) for v in verdicts] == ["PASS", "INCONCLUSIVE", "FAIL"]
-    assert overall(verdicts, Audit()) is Verdict.FAIL
-    assert overall(verdicts[:2], Audit()) is Verdict.INCONCLUSIVE
+    assert overall(measured([100.0]), verdicts, Audit()) is Verdict.FAIL
+    assert overall(measured([100.0]), verdicts[:2], Audit()) is Verdict.INCONCLUSIVE
+
+
+def test_a_run_in_which_nothing_was_answered_fails_without_rules() -> None:
+    held = measured([None] * 5, outcome=["error:connect"] * 4 + ["error:timeout"])
+    assert overall(held, [], Audit()) is Verdict.FAIL
+    assert notices(summarise(held)) == ["0 of 5 answered: 4 × error:connect"]
+    assert overall(held, [], BREACH) is Verdict.INVALID
+    assert overall(measured([100.0]), [], Audit()) is None
 
 
 def test_classes_are_judged_apart() -> None:

@@ -1,0 +1,49 @@
+"""Confidence for means and rates: ratios of totals over blocks of time that may be correlated. Pure."""
+
+import math
+
+import numpy as np
+
+from surgeproof.results import Interval
+from surgeproof.slo.correlation import Floats, autocorrelation_time, blocks_of
+from surgeproof.slo.intervals import t_quantile
+
+_MIN_BLOCKS = 8
+_RATE_BLOCKS = 16
+
+
+def mean_interval(values: Floats, at_s: Floats) -> Interval:
+    """Bounds of a mean from the means of time blocks; None ends under 80 requests."""
+    blocks = blocks_of(at_s)
+    return Interval(None, None) if blocks is None else ratio_interval(blocks.sums(values), blocks.sizes)
+
+
+def rate_interval(amounts: Floats, at_s: Floats, window_s: float) -> Interval:
+    """Bounds of amount a second over a window, from equal blocks of it."""
+    if window_s <= 0 or len(at_s) < _RATE_BLOCKS:
+        return Interval(None, None)
+    blocks = np.clip((at_s / window_s * _RATE_BLOCKS).astype(np.int64), 0, _RATE_BLOCKS - 1)
+    sums: Floats = np.bincount(blocks, weights=amounts, minlength=_RATE_BLOCKS).astype(np.float64)
+    return ratio_interval(sums, np.full(_RATE_BLOCKS, window_s / _RATE_BLOCKS))
+
+
+def ratio_interval(sums: Floats, weights: Floats) -> Interval:
+    """Bounds of a ratio of totals from blocks (Cochran 1977, section 6.4); None ends under 8 blocks.
+
+    The variance is multiplied by the blocks' autocorrelation time, by which their number is divided.
+
+    Args:
+        sums: numerator of each block, in the order of time; shape (blocks,).
+        weights: denominator of each block.
+    """
+    used = weights > 0
+    sums, weights = sums[used], weights[used]
+    blocks = len(sums)
+    if blocks < _MIN_BLOCKS:
+        return Interval(None, None)
+    ratio = sums.sum() / weights.sum()
+    residuals = sums - ratio * weights
+    time = autocorrelation_time(residuals)
+    error = math.sqrt(time * blocks / (blocks - 1) * float((residuals**2).sum())) / float(weights.sum())
+    half = t_quantile(max(1.0, blocks / time - 1)) * error
+    return Interval(float(ratio - half), float(ratio + half))
