@@ -1,5 +1,6 @@
 """Commands that analyse stored runs: compare, check against history, decide, estimate GPU use."""
 
+import re
 import sys
 from pathlib import Path
 
@@ -15,13 +16,25 @@ from surgeproof.exit_codes import ExitCode
 @click.option(
     "--rate-drop", type=Number(0, 100), default=5.0, show_default=True, help="Accepted drop of a rate, in per cent."
 )
-@click.option("--p99-rise", type=Number(0), default=20.0, show_default=True, help="Accepted rise of a p99, in ms.")
+@click.option(
+    "--p99-rise", metavar="RISE", help="Accepted rise of a p99: 20ms or 5%.  [default: the larger of these two]"
+)
+@click.option(
+    "--success-drop",
+    type=Number(0, 100),
+    default=0.5,
+    show_default=True,
+    help="Accepted drop of the share answered, in percentage points.",
+)
 @db_option
 @json_option
-def compare(run_ids: tuple[int, ...], rate_drop: float, p99_rise: float, db: str, as_json: bool) -> None:
+def compare(
+    run_ids: tuple[int, ...], rate_drop: float, p99_rise: str | None, success_drop: float, db: str, as_json: bool
+) -> None:
     """Compare run A with one or more other runs, with confidence bounds.
 
-    Exit code 3: a figure is worse than accepted. 4: too few requests to decide. 5: a run is INVALID or incomplete.
+    Exit code 0: every figure that decides is shown to be within its margin. 3: one is shown to be worse than accepted.
+    4: too few requests to tell. 5: a run is INVALID or incomplete.
     """
     import json
 
@@ -32,7 +45,11 @@ def compare(run_ids: tuple[int, ...], rate_drop: float, p99_rise: float, db: str
 
     if len(run_ids) < 2:
         raise ConfigError("give at least two run numbers: surgeproof compare A B")
-    result = compare_runs(db, run_ids, Policy(rate_drop=rate_drop / 100, p99_rise_ms=p99_rise))
+    policy = Policy(rate_drop=rate_drop / 100, success_drop=success_drop / 100)
+    if p99_rise is not None:
+        rise_ms, rise = _rise(p99_rise)
+        policy = msgspec.structs.replace(policy, p99_rise_ms=rise_ms, p99_rise=rise)
+    result = compare_runs(db, run_ids, policy)
     for note in result.notes:
         click.echo(f"Note: {note}", err=True)
     if as_json:
@@ -47,6 +64,15 @@ def compare(run_ids: tuple[int, ...], rate_drop: float, p99_rise: float, db: str
         for number, differences in zip(run_ids[1:], result.differences, strict=True):
             print_comparison(run_ids[0], number, differences)
     sys.exit(result.exit_code)
+
+
+def _rise(text: str) -> tuple[float, float]:
+    """An accepted rise as ms and as a share; the one that was not given is 0."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(ms|%)?", text.strip())
+    if match is None:
+        raise ConfigError(f"--p99-rise: {text!r} is neither milliseconds such as 20ms nor a share such as 5%")
+    value = float(match[1])
+    return (0.0, value / 100) if match[2] == "%" else (value, 0.0)
 
 
 @click.command()

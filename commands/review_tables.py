@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from rich.table import Table
 
 from surgeproof.commands.terminal import new_console
+from surgeproof.records import Verdict
 from surgeproof.runs.gpu_estimate import EstimateRow
 from surgeproof.slo.baseline import BaselineReport
 from surgeproof.slo.compare import Difference
@@ -13,12 +14,12 @@ from surgeproof.slo.wording import comparison_line, difference, mark, number
 
 
 def print_comparison(before: int, after: int, differences: Sequence[Difference]) -> None:
-    """Every figure of two runs; significant differences are marked."""
+    """Every figure of two runs: first those that decide, with their margins, then exploration."""
     table = Table(title=f"Run {before} and run {after}", title_justify="left", show_edge=False)
-    for name in ("group", "figure", f"run {before}", f"run {after}", "difference, 95 %", ""):
+    for name in ("group", "figure", f"run {before}", f"run {after}", "difference (bounds)", ""):
         table.add_column(name, justify="right" if name.startswith("run ") else "left")
-    for d in differences:
-        colour = "red" if d.alarm else "yellow"
+    for d in sorted(differences, key=lambda one: one.verdict is None):
+        colour = "red" if d.alarm else "green" if d.verdict is Verdict.PASS else "yellow"
         shown = f"[{colour}]{mark(d)}[/]" if mark(d) else ""
         table.add_row(d.group, d.metric, number(d.before), number(d.after), difference(d), shown)
     console = new_console()

@@ -3,6 +3,7 @@
 Reads from `storage`, judges by `slo`; nothing is sent and nothing is changed.
 """
 
+import math
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -13,7 +14,7 @@ from surgeproof.exit_codes import ExitCode
 from surgeproof.records import RunState, Verdict
 from surgeproof.results import Run
 from surgeproof.runs.stored import measured_run
-from surgeproof.scenario import LoadConfig
+from surgeproof.scenario import LoadConfig, Scenario
 from surgeproof.slo.baseline import MIN_RUNS, BaselineReport, choose_history, deviations, earlier_runs, explain
 from surgeproof.slo.breaker import Breaker, breaker
 from surgeproof.slo.compare import Difference, Policy, compare, figures_of, group_mask, groups, lost
@@ -43,7 +44,8 @@ def compare_runs(db_url: str, run_ids: Sequence[int], policy: Policy) -> Compari
     engine = open_engine(db_url, create=False)
     runs = [_ended(engine, run_id) for run_id in run_ids]
     first, *others = (measured_run(engine, run.id) for run in runs)
-    differences = [compare(first, other, policy) for other in others]
+    paced = any(_is_paced(run.scenario) for run in runs)
+    differences = [compare(first, other, policy, paced=paced) for other in others]
     missing = {run.id: lost(first, other) for run, other in zip(runs[1:], others, strict=True)}
     return Comparison(differences, _comparison_notes(runs, missing), _comparison_exit(runs, differences, missing))
 
@@ -68,6 +70,11 @@ def _comparison_notes(runs: Sequence[Run], missing: dict[int, list[str]]) -> lis
         if metrics
     ]
     return notes
+
+
+def _is_paced(scenario: Scenario) -> bool:
+    """Whether the plan sets the rate: an open loop that does not send everything at once."""
+    return not scenario.closed_loop and not math.isinf(scenario.load.request_rate or 0.0)
 
 
 def _plan_digest(run: Run) -> str | None:

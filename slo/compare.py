@@ -1,38 +1,43 @@
-"""Is B worse than A? Differences of two or more runs with their confidence, corrected for how many are looked at. Pure.
+"""Is B at most as much worse than A as is accepted? Differences of two runs with their bounds. Pure.
 
-Each figure carries a standard error: quantiles from their order-statistic bounds, means and rates from
-blocks of time, shares from the binomial with its design effect. Differences are judged by the normal
-law, and all p values of one comparison together by Holm's step-down method (Scandinavian Journal of
-Statistics 6, 1979), so that many figures do not make false alarms.
+A release is judged by the few figures of `POLICY_METRICS`, each against a margin: it PASSes where the
+whole bound of the difference is inside (non-inferiority; all must hold, so that none needs a correction,
+Berger and Hsu, Statistical Science 11, 1996), FAILs where it is beyond, and is INCONCLUSIVE otherwise.
+All other figures are exploration. Bounds of a difference follow from those of the two figures
+(Zou and Donner, Statistics in Medicine 27, 2008), and are the ones that are shown.
 """
 
 import math
-from collections.abc import Sequence
+from statistics import NormalDist
 from typing import NamedTuple
 
 import msgspec
 import numpy as np
 
-from surgeproof.records import REQUEST_CLASSES
+from surgeproof.records import REQUEST_CLASSES, Verdict
 from surgeproof.results import Interval
 from surgeproof.slo.correlation import correlation_of, correlation_of_latencies
-from surgeproof.slo.intervals import quantile, quantile_interval, share_interval
+from surgeproof.slo.intervals import CONFIDENCE, NORMAL_POINT, quantile, quantile_interval, share_interval
 from surgeproof.slo.means import mean_interval, rate_interval
 from surgeproof.slo.measured import Mask, Measured
 
-ALPHA = 0.05
-_ONE_SIDED_Z = 1.6448536269514722
+POLICY_METRICS = ("success, %", "ttft p99, ms", "e2e p99, ms", "requests/s", "output tokens/s")
+"""Figures of all requests that decide; rates only where the server sets them."""
+_ALPHA = 1 - CONFIDENCE
 _LATENCIES = ("ttft", "tpot", "e2e")
 _QUANTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 LENGTH_BUCKETS = ((0, 256), (256, 1024), (1024, 4096), (4096, 16_384), (16_384, 1 << 31))
 _MIN_REQUESTS = 20
+_MAX_MORE = 1000
+"""Times the requests of a run: beyond, no number of requests is advised."""
 
 
 class Figure(NamedTuple):
-    """A figure of one run and its standard error; None where the sample is too small for one."""
+    """A figure of one run and its one-sided 95 % bounds; None where the sample is too small for one."""
 
     value: float
-    error: float | None
+    low: float | None
+    high: float | None
 
 
 class Policy(msgspec.Struct, frozen=True):
@@ -41,12 +46,22 @@ class Policy(msgspec.Struct, frozen=True):
     Attributes:
         rate_drop: largest accepted fall of a rate, as a share.
         p99_rise_ms: largest accepted rise of a p99, or of a p95 where too few requests bound the p99.
+        p99_rise: the same as a share of the first run's; the larger of the two counts.
         success_drop: largest accepted fall of the share answered.
     """
 
     rate_drop: float = 0.05
     p99_rise_ms: float = 20.0
-    success_drop: float = 0.001
+    p99_rise: float = 0.05
+    success_drop: float = 0.005
+
+    def margin(self, metric: str, before: float) -> float | None:
+        """The largest accepted change for the worse, in the figure's unit; None for figures without one."""
+        if "p99" in metric or "p95" in metric:
+            return max(self.p99_rise_ms, self.p99_rise * before)
+        if metric.startswith("success"):
+            return self.success_drop * 100
+        return self.rate_drop * before if metric.endswith("/s") else None
 
 
 class Difference(msgspec.Struct, frozen=True):
@@ -57,11 +72,16 @@ class Difference(msgspec.Struct, frozen=True):
         metric: which figure, with its unit.
         before: in the first run.
         after: in the other.
-        low, high: 95 % bounds of after minus before; None without a standard error.
-        p: of no difference; None without a standard error.
-        significant: whether it is significant after Holm's correction.
-        alarm: whether it is significant and more than the policy accepts.
-        unclear: whether it is more than the policy accepts and the sample too small to tell it from chance.
+        low, high: bounds of after minus before; None where a sample is too small. Of a figure that decides:
+            its one-sided 95 % bound on the side of the margin, corrected for their number on the other. Of
+            any other figure: 95 % bounds corrected for the number of figures.
+        margin: largest accepted change for the worse, of a figure that decides.
+        verdict: of a figure that decides.
+        more_requests: in each run, that would decide at the same values; None if none would.
+        significant: whether the bounds exclude no change.
+        alarm: whether it decides and FAILs.
+        unclear: whether it decides and is INCONCLUSIVE, or is exploration, significant and beyond what the policy
+            accepts of such a figure.
     """
 
     group: str
@@ -70,21 +90,55 @@ class Difference(msgspec.Struct, frozen=True):
     after: float
     low: float | None
     high: float | None
-    p: float | None
+    margin: float | None = None
+    verdict: Verdict | None = None
+    more_requests: int | None = None
     significant: bool = False
     alarm: bool = False
     unclear: bool = False
 
 
-def compare(before: Measured, after: Measured, policy: Policy | None = None) -> list[Difference]:
-    """All differences between two runs, in the order a reader wants them."""
+def compare(
+    before: Measured, after: Measured, policy: Policy | None = None, *, paced: bool = False
+) -> list[Difference]:
+    """All differences between two runs, in the order a reader wants them.
+
+    Args:
+        before: the first run.
+        after: the other.
+        policy: what is accepted.
+        paced: whether a plan set the rate of a run (open loop): its rates tell of the plan and decide nothing.
+    """
     policy = policy or Policy()
-    results = []
+    pairs = []
     for group in groups(before, after):
         old, new = (figures_of(run, group_mask(run, group)) for run in (before, after))
-        results += [_difference(group, metric, old[metric], new[metric]) for metric in old if metric in new]
-    unbounded = {(d.group, d.metric) for d in results if d.p is None and "p99" in d.metric}
-    return [_judged(difference, policy, unbounded) for difference in holm(results)]
+        pairs += [(group, metric, old[metric], new[metric]) for metric in old if metric in new]
+    chosen = _deciding({metric: (old, new) for group, metric, old, new in pairs if group == "all"})
+    deciding = {("all", metric) for metric in chosen if not (paced and metric.endswith("/s"))}
+    count = min(int(before.judged.sum()), int(after.judged.sum()))
+    return [
+        _decided(group, metric, old, new, policy, count, len(deciding))
+        if (group, metric) in deciding
+        else _explored(group, metric, old, new, policy, len(pairs) - len(deciding))
+        for group, metric, old, new in pairs
+    ]
+
+
+def _deciding(pairs: dict[str, tuple[Figure, Figure]]) -> list[str]:
+    """The figures that decide; a p95 replaces a p99 that a sample does not bound."""
+    chosen = []
+    for metric in POLICY_METRICS:
+        p95 = metric.replace("p99", "p95")
+        if metric in pairs and p95 in pairs and not _bounded(pairs[metric]):
+            metric = p95
+        if metric in pairs:
+            chosen.append(metric)
+    return chosen
+
+
+def _bounded(pair: tuple[Figure, Figure]) -> bool:
+    return all(figure.low is not None and figure.high is not None for figure in pair)
 
 
 def lost(before: Measured, after: Measured) -> list[str]:
@@ -113,7 +167,7 @@ def group_mask(run: Measured, group: str) -> Mask:
 
 
 def figures_of(run: Measured, mask: Mask) -> dict[str, Figure]:
-    """Figures of some requests with their standard errors."""
+    """Figures of some requests with their bounds."""
     answered = mask & run.ok
     sent = int(mask.sum())
     if sent == 0:
@@ -121,7 +175,7 @@ def figures_of(run: Measured, mask: Mask) -> dict[str, Figure]:
     at_s = run.times_s["intended_at_ns"]
     hits = int(answered.sum())
     deff = correlation_of(run.ok[mask], at_s[mask]).design_effect
-    results = {"success, %": _scaled(_from_bounds(hits / sent, share_interval(hits / deff, sent / deff)), 100)}
+    results = {"success, %": _figure(hits / sent, share_interval(hits / deff, sent / deff), 100)}
     for name in ("connect", *_LATENCIES):
         if name == "connect":
             values = run.columns.between_ms("connected_at_ns", "connect_at_ns")
@@ -131,12 +185,12 @@ def figures_of(run: Measured, mask: Mask) -> dict[str, Figure]:
         if known.sum() < _MIN_REQUESTS:
             continue
         chosen, when = values[known], at_s[known]
-        results[f"{name} mean, ms"] = _from_bounds(float(chosen.mean()), mean_interval(chosen, when))
+        results[f"{name} mean, ms"] = _figure(float(chosen.mean()), mean_interval(chosen, when))
         ordered = np.sort(chosen)
         for label, q in _QUANTILES.items():
             value = quantile(ordered, q)
             effect = correlation_of_latencies(chosen, chosen <= value, when, q).design_effect
-            results[f"{name} {label}, ms"] = _from_bounds(value, quantile_interval(ordered, q, effect))
+            results[f"{name} {label}, ms"] = _figure(value, quantile_interval(ordered, q, effect))
     start, end = run.window_s(mask)
     if end > start and hits:
         for label, amounts in (
@@ -146,56 +200,74 @@ def figures_of(run: Measured, mask: Mask) -> dict[str, Figure]:
             if np.isnan(amounts).any():
                 continue  # a rate of known counts only would drop where a server reports no usage
             interval = rate_interval(amounts, run.times_s["done_at_ns"][answered] - start, end - start)
-            results[label] = _from_bounds(float(amounts.sum() / (end - start)), interval)
+            results[label] = _figure(float(amounts.sum() / (end - start)), interval)
     return results
 
 
-def _from_bounds(value: float, interval: Interval) -> Figure:
-    """The standard error that one-sided 95 % bounds imply; none where the sample bounds one side only.
-
-    Half a bound would not do: of two equal runs of 100 log-normal latencies the p99 then differs in 19 of 100 pairs.
-    """
-    if interval.low is None or interval.high is None:
-        return Figure(value, None)
-    return Figure(value, (interval.high - interval.low) / (2 * _ONE_SIDED_Z))
+def _figure(value: float, interval: Interval, factor: float = 1.0) -> Figure:
+    low, high = interval.low, interval.high
+    return Figure(value * factor, None if low is None else low * factor, None if high is None else high * factor)
 
 
-def _scaled(figure: Figure, factor: float) -> Figure:
-    return Figure(figure.value * factor, None if figure.error is None else figure.error * factor)
-
-
-def _difference(group: str, metric: str, old: Figure, new: Figure) -> Difference:
+def _bounds(old: Figure, new: Figure, alpha_low: float, alpha_high: float) -> tuple[float | None, float | None]:
+    """One-sided bounds of new minus old, from the distances to the bounds of each (Zou and Donner)."""
     step = new.value - old.value
-    if old.error is None or new.error is None:
-        return Difference(group, metric, old.value, new.value, None, None, None)
-    error = math.hypot(old.error, new.error)
-    p = math.erfc(abs(step) / error / math.sqrt(2)) if error > 0 else float(step == 0)
-    return Difference(group, metric, old.value, new.value, step - 1.96 * error, step + 1.96 * error, p)
+    below = _distance(new.low, new.value, old.high, old.value)
+    above = _distance(new.high, new.value, old.low, old.value)
+    low = None if below is None else step - below * _points(alpha_low)
+    return low, None if above is None else step + above * _points(alpha_high)
 
 
-def holm(differences: Sequence[Difference]) -> list[Difference]:
-    """Mark differences that are significant at 5 % over all comparisons."""
-    order = sorted((d.p, index) for index, d in enumerate(differences) if d.p is not None)
-    standing = set()
-    for rank, (p, index) in enumerate(order):
-        if p > ALPHA / (len(order) - rank):
-            break
-        standing.add(index)
-    return [msgspec.structs.replace(d, significant=index in standing) for index, d in enumerate(differences)]
+def _distance(new_bound: float | None, new: float, old_bound: float | None, old: float) -> float | None:
+    return None if new_bound is None or old_bound is None else math.hypot(new_bound - new, old_bound - old)
 
 
-def _judged(difference: Difference, policy: Policy, unbounded: set[tuple[str, str]]) -> Difference:
-    """A p95 replaces a p99 that the samples do not bound."""
-    step = difference.after - difference.before
-    stands_in = (difference.group, difference.metric.replace("p95", "p99")) in unbounded
-    if "p99" in difference.metric or ("p95" in difference.metric and stands_in):
-        too_much = step > policy.p99_rise_ms
-    elif difference.metric.startswith("success"):
-        too_much = -step > policy.success_drop * 100
-    elif difference.metric.endswith("/s"):
-        too_much = difference.before > 0 and -step / difference.before > policy.rate_drop
+def _points(alpha: float) -> float:
+    """How much wider bounds at another level than 5 % are, by the normal law."""
+    return NormalDist().inv_cdf(1 - alpha) / NORMAL_POINT
+
+
+def _decided(group: str, metric: str, old: Figure, new: Figure, policy: Policy, count: int, figures: int) -> Difference:
+    """PASS where the bound for the worse is inside the margin, FAIL where the other, corrected one is beyond it."""
+    margin = policy.margin(metric, old.value)
+    assert margin is not None, "figures that decide have a margin"
+    rises = metric.endswith("ms")
+    better, worse = _ALPHA / figures, _ALPHA
+    low, high = _bounds(old, new, better if rises else worse, worse if rises else better)
+    least, most = (low, high) if rises else (_negative(high), _negative(low))
+    change = (new.value - old.value) * (1 if rises else -1)
+    if most is not None and most <= margin:
+        verdict = Verdict.PASS
+    elif least is not None and least > margin:
+        verdict = Verdict.FAIL
     else:
-        too_much = False
-    return msgspec.structs.replace(
-        difference, alarm=difference.significant and too_much, unclear=difference.p is None and too_much
-    )
+        verdict = Verdict.INCONCLUSIVE
+    more = None
+    if verdict is Verdict.INCONCLUSIVE and most is not None and least is not None and change != margin:
+        # Bounds narrow with the root of the number of requests.
+        distance = most - change if change < margin else change - least
+        more = max(1, math.ceil(count * ((distance / (margin - change)) ** 2 - 1)))
+        more = more if more <= _MAX_MORE * count else None
+    return Difference(
+        group, metric, old.value, new.value, low, high, margin, verdict, more,
+        significant=_excludes_zero(low, high), alarm=verdict is Verdict.FAIL,
+        unclear=verdict is Verdict.INCONCLUSIVE,
+    )  # fmt: skip
+
+
+def _explored(group: str, metric: str, old: Figure, new: Figure, policy: Policy, figures: int) -> Difference:
+    alpha = _ALPHA / 2 / max(1, figures)
+    low, high = _bounds(old, new, alpha, alpha)
+    significant = _excludes_zero(low, high)
+    margin = policy.margin(metric, old.value)
+    change = (new.value - old.value) * (1 if metric.endswith("ms") else -1)
+    beyond = significant and margin is not None and change > margin
+    return Difference(group, metric, old.value, new.value, low, high, significant=significant, unclear=beyond)
+
+
+def _negative(value: float | None) -> float | None:
+    return None if value is None else -value
+
+
+def _excludes_zero(low: float | None, high: float | None) -> bool:
+    return (low is not None and low > 0) or (high is not None and high < 0)

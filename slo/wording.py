@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
+from surgeproof.records import Verdict
 from surgeproof.results import Audit, RuleVerdict, Summary
 from surgeproof.slo.compare import Difference
 
@@ -110,24 +111,39 @@ def board_row(verdict: RuleVerdict) -> tuple[str, ...]:
 
 
 def difference(d: Difference) -> str:
-    """How far a figure moved between two runs, with its bounds."""
-    known = f"{number(d.low, '+')} to {number(d.high, '+')}" if d.low is not None else "too few to tell"
-    return f"{number(d.after - d.before, '+')} ({known})"
+    """How far a figure moved between two runs, with its bounds, and the margin where it has one."""
+    shown = f"{number(d.after - d.before, '+')} ({number(d.low, '+')} to {number(d.high, '+')})"
+    if d.margin is None:
+        return shown
+    return f"{shown}, accepted {'+' if d.metric.endswith('ms') else '-'}{number(d.margin)}"
 
 
 def mark(d: Difference) -> str:
-    """Whether a figure became worse than the policy accepts, differs beyond chance, or may have become worse."""
-    return "worse" if d.alarm else "differs" if d.significant else "unclear" if d.unclear else ""
+    """The verdict of a figure that decides; of any other, whether it differs, and by more than is accepted."""
+    if d.verdict is not None:
+        return str(d.verdict)
+    return "look at this" if d.unclear else "differs" if d.significant else ""
 
 
 def comparison_line(differences: Sequence[Difference]) -> str:
     """The result of a comparison, in one sentence."""
-    alarms = [f"{d.group} {d.metric}" for d in differences if d.alarm]
-    unclear = [f"{d.group} {d.metric}" for d in differences if d.unclear]
-    line = f"worse than accepted: {', '.join(alarms)}" if alarms else "no figure is shown to be worse than accepted"
-    if unclear:
-        line += f"; too few requests to tell: {', '.join(unclear)}"
-    return f"{line} (significant at 5 % over all {len(differences)} figures)"
+    parts = []
+    if alarms := [f"{d.group} {d.metric}" for d in differences if d.alarm]:
+        parts.append(f"worse than accepted: {', '.join(alarms)}")
+    if unclear := [_unclear(d) for d in differences if d.verdict is Verdict.INCONCLUSIVE]:
+        parts.append(f"not shown to be within the accepted margin: {', '.join(unclear)}")
+    if explored := [f"{d.group} {d.metric}" for d in differences if d.unclear and d.verdict is None]:
+        parts.append(f"found by exploration, to be confirmed by another pair of runs: {', '.join(explored)}")
+    if parts:
+        return "; ".join(parts)
+    deciding = [d.metric for d in differences if d.verdict is not None]
+    return f"within the accepted margin, with 95 % confidence: {', '.join(deciding)}"
+
+
+def _unclear(d: Difference) -> str:
+    if d.more_requests is None:
+        return f"{d.group} {d.metric}"
+    return f"{d.group} {d.metric} ({d.more_requests} more requests in each run would decide)"
 
 
 def when(at_ns: int | None) -> str:

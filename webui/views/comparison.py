@@ -46,10 +46,10 @@ table = pd.DataFrame(
         "figure": d.metric,
         f"run {before}": number(d.before),
         f"run {after}": number(d.after),
-        "difference (95 % bounds)": difference(d),
+        "difference (bounds)": difference(d),
         "": mark(d),
     }
-    for d in differences
+    for d in sorted(differences, key=lambda one: one.verdict is None)
     if d.group == group
 )
 st.dataframe(table, hide_index=True, width="stretch")
