@@ -7,7 +7,7 @@ from xml.etree import ElementTree as ET
 from surgeproof.errors import ConfigError
 from surgeproof.records import Verdict
 from surgeproof.results import RuleVerdict, RunResult
-from surgeproof.slo.wording import BOARD, board_row, cap_line, counts_line, notices
+from surgeproof.slo.wording import BOARD, board_row, cap_line, counts_line, latency_title, notices
 
 
 def write_reports(result: RunResult, junit: Path | None, markdown: Path | None) -> None:
@@ -62,6 +62,8 @@ def as_markdown(result: RunResult) -> str:
         f"## Run {result.run_id}: {result.verdict or 'no objectives'} (exit {result.exit_code})",
         "",
         counts_line(result.summary),
+        "",
+        f"{latency_title(result.summary)}.",
         "",
     ]
     if result.verdicts:

@@ -8,7 +8,7 @@ from rich.text import Text
 from surgeproof.commands.terminal import new_console
 from surgeproof.records import Verdict
 from surgeproof.results import Audit, RuleVerdict, RunResult, Summary
-from surgeproof.slo.wording import BOARD, board_row, cap_line, counts_line, notices
+from surgeproof.slo.wording import BOARD, board_row, cap_line, counts_line, latency_title, notices
 
 _COLOURS = {"PASS": "green", "FAIL": "red", "INCONCLUSIVE": "yellow", "INVALID": "magenta"}
 _SHOWN_LATENCIES = ("ttft", "first_answer", "tpot", "max_gap", "e2e")
@@ -62,8 +62,9 @@ def board_table(verdicts: tuple[RuleVerdict, ...]) -> Table:
 
 
 def latency_table(summary: Summary) -> Table:
-    """Latencies by class, from the planned time, in milliseconds."""
-    table = Table(title="Latency from the planned time, ms, answered requests", title_justify="left", show_edge=False)
+    """Latencies by class, in milliseconds."""
+    title = f"{latency_title(summary)}, ms, answered requests"
+    table = Table(title=title, title_justify="left", show_edge=False)
     for name in ("class", "latency", "n", "p50", "p90", "p95", "p99", "max"):
         table.add_column(name, justify="left" if name in ("class", "latency") else "right")
     for request_class, figures in summary.classes.items():

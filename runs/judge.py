@@ -32,7 +32,7 @@ def complete_run(run: RunInProgress, state: RunState, exit_code: int | None = No
     """
     interrupted = state is RunState.INTERRUPTED
     run.finish_collecting("the run was interrupted" if interrupted else "its worker was lost")
-    measured = measured_run(run.store.engine, run.run_id, run.objectives)
+    measured = measured_run(run.store.engine, run.run_id, run.objectives, closed_loop=run.spec.scenario.closed_loop)
     audit = audit_run(
         measured.columns,
         health_samples(run.store.engine, run.run_id),
@@ -91,7 +91,7 @@ def judge_stored(db_url: str, run_id: int, slo: Mapping[str, tuple[str, ...]] | 
         whose = "the file names" if slo is not None else f"run {run_id} has"
         raise UsageError(f"{whose} no objective: give --slo FILE with at least one")
     audit = with_objectives(run.audit or Audit(), objectives.tightest_ms)
-    measured = measured_run(engine, run_id, objectives)
+    measured = measured_run(engine, run_id, objectives, closed_loop=run.scenario.closed_loop)
     verdicts = judge(measured, objectives, audit)
     verdict = overall(measured, verdicts, audit)
     code: int = exit_code_of(verdict)

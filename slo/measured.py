@@ -35,6 +35,7 @@ class Measured:
         gaps: histograms of the gaps between their arrivals.
         arrivals: packed arrival times by plan index, where a rule asks for them.
         gpu: samples of GPUs beside the run.
+        closed_loop: whether users waited for their answer before they asked again.
     """
 
     def __init__(
@@ -43,7 +44,10 @@ class Measured:
         gaps: Gaps | None = None,
         arrivals: Mapping[int, bytes | None] | None = None,
         gpu: Sequence[GpuSample] = (),
+        *,
+        closed_loop: bool = False,
     ) -> None:
+        self.closed_loop = closed_loop
         self._gpu = gpu
         self._arrivals = arrivals or {}
         self.gaps = gaps if gaps is not None else Gaps()

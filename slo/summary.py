@@ -12,10 +12,11 @@ from msgspec.structs import replace
 from surgeproof.columns import TextColumn
 from surgeproof.outcomes import Outcome
 from surgeproof.records import REQUEST_CLASSES
-from surgeproof.results import ClassSummary, Distribution, Summary
+from surgeproof.results import ClassSummary, Distribution, Stalls, Summary
 from surgeproof.slo.intervals import quantile_rank
 from surgeproof.slo.measured import Floats, Mask, Measured
 from surgeproof.slo.rules import REQUEST_LATENCIES, Condition
+from surgeproof.slo.stalls import stalls_s
 
 QUANTILES = (0.5, 0.9, 0.95, 0.99, 0.999)
 
@@ -39,7 +40,14 @@ def summarise(measured: Measured, goodput: dict[str, float] | None = None) -> Su
             for name in names
         },
         steps=_steps(measured, goodput or {}),
+        closed_loop=measured.closed_loop,
+        stalls=_stalls(measured),
     )
+
+
+def _stalls(measured: Measured) -> Stalls | None:
+    lengths = stalls_s(measured)
+    return Stalls(len(lengths), round(float(lengths.max()), 3)) if len(lengths) else None
 
 
 def _steps(measured: Measured, goodput: dict[str, float]) -> dict[str, ClassSummary]:

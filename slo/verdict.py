@@ -28,10 +28,13 @@ from surgeproof.slo.intervals import (
 from surgeproof.slo.means import mean_interval, rate_interval, ratio_interval
 from surgeproof.slo.measured import Mask, Measured
 from surgeproof.slo.rules import FLOWS, GPU_FIELDS, GPU_METRICS, LATENCIES, PER_GPU, RATES, Objectives, Rule
+from surgeproof.slo.stalls import stalls_s
 from surgeproof.slo.summary import meets
 
 _CORRELATED = 2.0
 """From this design effect on, a reason speaks of correlation."""
+_FAR_BELOW = 1 / 3
+"""Where the slowest request took at most this share of the bound, clusters under the bound do not count."""
 _COVERED = 0.9
 """Share of the twentieths of a run that must hold a sample of a GPU."""
 _SEVERITY = (Verdict.PASS, Verdict.INCONCLUSIVE, Verdict.FAIL, Verdict.INVALID)
@@ -40,6 +43,8 @@ _SEVERITY = (Verdict.PASS, Verdict.INCONCLUSIVE, Verdict.FAIL, Verdict.INVALID)
 def judge(measured: Measured, objectives: Objectives, audit: Audit) -> list[RuleVerdict]:
     """Judge every rule of every class, in the order they were written."""
     verdicts = [_judge_rule(measured, name, rule) for name, rule in objectives]
+    if measured.closed_loop and len(stalls := stalls_s(measured)):
+        verdicts = [_after_stall(verdict, float(stalls.max())) for verdict in verdicts]
     if not audit.breaches:
         return verdicts
     breach = audit.breaches[0]
@@ -57,6 +62,17 @@ def overall(measured: Measured, verdicts: list[RuleVerdict], audit: Audit) -> Ve
     if (measured.main & measured.sent).any() and not (measured.main & measured.ok).any():
         worst.append(Verdict.FAIL)
     return max(worst, key=_SEVERITY.index, default=None)
+
+
+def _after_stall(verdict: RuleVerdict, stall_s: float) -> RuleVerdict:
+    if verdict.verdict not in (Verdict.PASS, Verdict.INCONCLUSIVE) or verdict.metric not in LATENCIES | FLOWS:
+        return verdict
+    stall = (
+        f"closed loop: a stall of {stall_s:.1f} s stopped the schedule, so requests that would have waited "
+        "are missing; use --request-rate"
+    )
+    reason = stall if verdict.verdict is Verdict.PASS else f"{verdict.reason}; {stall}"
+    return msgspec.structs.replace(verdict, verdict=Verdict.INCONCLUSIVE, reason=reason)
 
 
 def _voided(verdict: RuleVerdict, breach: str, remedy: str) -> RuleVerdict:
@@ -281,6 +297,10 @@ def _judge_quantile(measured: Measured, name: str, rule: Rule, mask: Mask) -> Ru
         ordered = np.sort(values)
         observed, unit = quantile(ordered, share), "ms"
         interval = quantile_interval(ordered, share, deff)
+    if over_bound.max() <= _FAR_BELOW:
+        # Clusters of requests that all stay far below the bound say nothing of misses.
+        correlation = correlation_of(met[chosen], at_s, rule.stall_s)
+    deff = correlation.design_effect
     decision = _decide_share(hits, n, correlation, share, "met the bound")
     unseen = np.logical_or.reduce([measured.unknown(one.metric) for one in rule.conditions])
     unknown = int((mask & ~evaluable & unseen).sum())

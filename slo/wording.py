@@ -26,12 +26,25 @@ def counts_line(summary: Summary) -> str:
     return "; ".join(parts)
 
 
+def latency_title(summary: Summary) -> str:
+    """What latencies are counted from, which the kind of load decides."""
+    if not summary.closed_loop:
+        return "Latency from the planned time (open loop)"
+    return "Latency from the send (closed loop: users wait for their answer)"
+
+
 def notices(summary: Summary) -> list[str]:
     """What a reader of the figures must know about how the server answered."""
     answered, warnings = summary.total.ok, summary.total.warnings
     if not answered:
         return _nothing_answered(summary)
     results = []
+    if stalls := summary.stalls:
+        times = "once" if stalls.count == 1 else f"{stalls.count} times"
+        results.append(
+            f"the server stalled {times}: no token of any stream came for up to {stalls.longest_s:.1f} s"
+            + ("; users waited, so requests are missing: use --request-rate" if summary.closed_loop else "")
+        )
     buffered = warnings.get("buffered", 0) / answered
     if buffered > 0.5:
         results.append(

@@ -198,6 +198,13 @@ class GpuSummary(Struct, frozen=True):
     diagnosis: tuple[str, ...]
 
 
+class Stalls(Struct, frozen=True):
+    """Times in which no token of any stream came although requests were in flight."""
+
+    count: int
+    longest_s: float
+
+
 class Summary(Struct, frozen=True, kw_only=True):
     """What a run measured.
 
@@ -207,6 +214,8 @@ class Summary(Struct, frozen=True, kw_only=True):
         classes: `all`, and every class that occurs.
         steps: by number of users of a ladder; empty where there was none.
         dispatch: unset for closed loops, which have no schedule.
+        closed_loop: whether users waited for their answer before they asked again.
+        stalls: None where there was none, or nothing was streamed.
     """
 
     records: int
@@ -216,6 +225,8 @@ class Summary(Struct, frozen=True, kw_only=True):
     gpus: GpuSummary | UnsetType = UNSET
     budgets: tuple[Budget, ...] = ()
     dispatch: tuple[DispatchLine, ...] | UnsetType = UNSET
+    closed_loop: bool = False
+    stalls: Stalls | None = None
 
     @property
     def total(self) -> ClassSummary:

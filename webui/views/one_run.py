@@ -4,7 +4,7 @@ import pandas as pd
 import streamlit as st
 
 from surgeproof.results import Audit
-from surgeproof.slo.wording import BOARD, board_row, cap_line, counts_line, notices, when
+from surgeproof.slo.wording import BOARD, board_row, cap_line, counts_line, latency_title, notices, when
 from surgeproof.strict_json import plain
 from surgeproof.webui import charts, data
 
@@ -42,7 +42,7 @@ if run.verdicts:
     board["n"] = [rule.n for rule in run.verdicts]  # a number, so that the table sorts by it
     st.dataframe(board, hide_index=True, width="stretch")
 
-st.subheader("Latency from the planned time")
+st.subheader(latency_title(summary))
 rows = [
     {"class": name, "latency, ms": latency} | {key: value for key, value in plain(figures).items() if key != "mean"}
     for name, of_class in summary.classes.items()

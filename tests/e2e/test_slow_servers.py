@@ -1,0 +1,135 @@
+"""Servers that freeze, answer late or answer nothing: the verdict of a run against each."""
+
+import asyncio
+import json
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from aiohttp import web
+
+from tests.e2e.test_run import surgeproof, trusted
+
+TOKENS = 5
+
+
+@contextmanager
+def server(pause_s: Callable[[], float]) -> Iterator[str]:
+    """An endpoint that streams five tokens, each after `pause_s()`; yields its base URL."""
+    loop, ready, url = asyncio.new_event_loop(), threading.Event(), []
+
+    async def chat(_request: web.Request) -> web.StreamResponse:
+        reply = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        await reply.prepare(_request)
+        for index in range(TOKENS):
+            await asyncio.sleep(pause_s())
+            chunk = {"choices": [{"index": 0, "delta": {"content": f"t{index} "}, "finish_reason": None}]}
+            await reply.write(f"data: {json.dumps(chunk)}\n\n".encode())
+        usage = {"prompt_tokens": 512, "completion_tokens": TOKENS}
+        end = {"choices": [{"index": 0, "delta": {}, "finish_reason": "length"}], "usage": usage}
+        await reply.write(f"data: {json.dumps(end)}\n\ndata: [DONE]\n\n".encode())
+        return reply
+
+    async def models(_request: web.Request) -> web.Response:
+        return web.json_response({"object": "list", "data": [{"id": "m", "object": "model"}]})
+
+    async def start() -> web.AppRunner:
+        app = web.Application()
+        app.router.add_post("/v1/chat/completions", chat)
+        app.router.add_get("/v1/models", models)
+        runner = web.AppRunner(app, handler_cancellation=True)
+        await runner.setup()
+        site = web.TCPSite(runner, "127.0.0.1", 0)
+        await site.start()
+        url.append(f"http://127.0.0.1:{runner.addresses[0][1]}/v1")
+        ready.set()
+        return runner
+
+    def serve() -> None:
+        asyncio.set_event_loop(loop)
+        runner = loop.run_until_complete(start())
+        loop.run_forever()
+        loop.run_until_complete(runner.cleanup())
+        loop.close()
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    ready.wait(10)
+    try:
+        yield url[0]
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join(10)
+
+
+def freezing(every_s: float, for_s: float) -> Callable[[], float]:
+    """10 ms a token, but nothing in the last `for_s` of each `every_s`."""
+    started = time.monotonic()
+
+    def pause_s() -> float:
+        left = every_s - (time.monotonic() - started + 0.01) % every_s
+        return 0.01 + (left if left < for_s else 0.0)
+
+    return pause_s
+
+
+def test_a_stall_in_a_closed_loop_does_not_pass(tmp_path: Path) -> None:
+    """Two seconds in every six, four users: nearly all first tokens are fast, since nobody asks during a stall."""
+    (tmp_path / "slo.yaml").write_text("['ttft p95 < 500ms']")
+    with server(freezing(6.0, 2.0)) as url:
+        flags = ("--base-url", url, "--concurrency", "4", "--duration", "13s", "--slo", "slo.yaml")
+        result = trusted(*flags, "--markdown", "slo.md", cwd=tmp_path)
+    assert result.returncode == 4, result.stdout + result.stderr
+    text = " ".join(result.stdout.split())
+    assert re.search(r"closed loop: a stall of (1\.9|2\.[0-3]) s stopped the schedule", text), result.stdout
+    assert "Latency from the send (closed loop" in text
+    assert "the server stalled 2 times" in text
+    assert "closed loop" in (tmp_path / "slo.md").read_text()
+
+
+def test_a_server_without_stalls_passes_a_closed_loop(tmp_path: Path) -> None:
+    (tmp_path / "slo.yaml").write_text("['ttft p95 < 500ms']")
+    with server(lambda: 0.01) as url:
+        flags = ("--base-url", url, "--concurrency", "4", "--duration", "5s", "--slo", "slo.yaml")
+        result = trusted(*flags, cwd=tmp_path)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "stalled" not in result.stdout
+
+
+def test_waiting_for_the_cap_does_not_void_the_client(tmp_path: Path) -> None:
+    """2 places of half a second serve 4/s where 10/s are planned: the wait is the server's, and a miss."""
+    (tmp_path / "slo.yaml").write_text("['e2e p95 < 1s']")
+    flags = ("--request-rate", "10", "--arrivals", "constant", "--duration", "4s", "--max-concurrency", "2")
+    with server(lambda: 0.1) as url:
+        result = trusted("--base-url", url, *flags, "--slo", "slo.yaml", cwd=tmp_path)
+    assert result.returncode == 3, result.stdout + result.stderr
+    assert "waited for one of the 2 places of --max-concurrency" in " ".join(result.stdout.split())
+
+
+def test_the_drain_limit_is_waited_for_once(tmp_path: Path) -> None:
+    """Answers take 4 s, the last is due at 2 s: a drain of 1 s ends at 3 s, one of 2 s twice would take all."""
+    flags = ("--request-rate", "2", "--arrivals", "constant", "--duration", "2s", "--json")
+    with server(lambda: 0.8) as url:
+        result = surgeproof("run", "--base-url", url, *flags, "--drain", "2500ms", cwd=tmp_path)
+    outcomes = json.loads(result.stdout)["summary"]["classes"]["all"]["outcomes"]
+    assert outcomes.get("error:timeout", 0) >= 2, outcomes
+    assert outcomes.get("ok", 0) <= 2, outcomes
+
+
+@pytest.mark.parametrize("rules", [None, "['success >= 0%']"])
+def test_a_run_in_which_nothing_was_answered_exits_3(tmp_path: Path, rules: str | None) -> None:
+    def broken() -> float:
+        raise ConnectionResetError
+
+    flags = ["--request-rate", "20", "--arrivals", "constant", "--duration", "2s"]
+    if rules:
+        (tmp_path / "slo.yaml").write_text(rules)
+        flags += ["--slo", "slo.yaml"]
+    with server(broken) as url:
+        result = trusted("--base-url", url, *flags, cwd=tmp_path)
+    assert result.returncode == 3, result.stdout + result.stderr
+    assert "0 of 40 answered: 40 × error:" in " ".join(result.stdout.split())
