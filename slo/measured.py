@@ -129,7 +129,15 @@ class Measured:
     def fluidity(self, first_ms: float, next_ms: float) -> Floats:
         """The fluidity index of every record; NaN where its arrivals are not known."""
         lag_ms = self.columns.between_ms("sent_at_ns", "intended_at_ns")
-        return fluidity_of(self.columns.integers("plan_index"), lag_ms, self._arrivals, first_ms, next_ms)
+        places = self.columns.integers("plan_index")
+        return fluidity_of(places, lag_ms, self._streamed_tokens(), self._arrivals, first_ms, next_ms)
+
+    def _streamed_tokens(self) -> Floats:
+        """Tokens that came as a stream, by the time per token, which leaves out hidden ones; NaN where unknown."""
+        spans_ns = self.columns.between_ms("last_token_at_ns", "first_token_at_ns") * 1e6
+        with np.errstate(divide="ignore", invalid="ignore"):
+            tokens = 1 + np.round(spans_ns / self.numbers["tpot_ns"])
+        return np.where(np.isfinite(tokens), tokens, np.nan)
 
     def gpu_values(self, field: str) -> tuple[Floats, Floats]:
         """A field of all GPU samples that have it and their times, s."""

@@ -32,6 +32,27 @@ def test_deadlines_carry_forward_and_start_anew_after_a_miss(arrivals: list[floa
     assert fluidity(np.array(arrivals, dtype=np.float64), 100.0, 50.0) == index
 
 
+@pytest.mark.parametrize("per_event", [1, 2, 4])
+def test_tokens_that_come_together_are_not_late(per_event: int) -> None:
+    """30 ms a token under deadlines of 50 ms is fluent however many tokens an event carries, as Etalon has it."""
+    count = 120 // per_event
+    at = [90 + 30 * per_event * i for i in range(count)]
+    packed = {0: pack_arrivals(EPOCH_NS, [EPOCH_NS + a * MS for a in at])}
+    span_ms, tokens = at[-1] - at[0], 120
+    held = measured(
+        [90.0], tpot_ms=[span_ms / (tokens - 1)], last_token_at_ns=[EPOCH_NS + at[-1] * MS], output_tokens=[tokens]
+    )
+    assert Measured(held.columns, None, packed).fluidity(100.0, 50.0)[0] == 1.0
+
+
+def test_a_stall_among_events_of_several_tokens_is_seen() -> None:
+    """Two tokens an event: at 90 and 150 ms, then at 1,000: due at 300 (50 x 4 after 100), 700 late, 15 misses."""
+    at = [90, 150, 1000]
+    packed = {0: pack_arrivals(EPOCH_NS, [EPOCH_NS + a * MS for a in at])}
+    held = measured([90.0], tpot_ms=[910 / 5], last_token_at_ns=[EPOCH_NS + 1000 * MS])
+    assert Measured(held.columns, None, packed).fluidity(100.0, 50.0)[0] == pytest.approx(5 / 20)
+
+
 def test_rules_on_fluidity_are_judged() -> None:
     """Of 400 answers every hundredth stalls once in four arrivals: 99 % reach an index of 90 %."""
     packed = {}
