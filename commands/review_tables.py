@@ -7,7 +7,7 @@ from rich.table import Table
 from surgeproof.commands.terminal import new_console
 from surgeproof.records import Verdict
 from surgeproof.runs.gpu_estimate import EstimateRow
-from surgeproof.slo.baseline import BaselineReport
+from surgeproof.slo.baseline import BaselineReport, change_text
 from surgeproof.slo.compare import Difference
 from surgeproof.slo.sample_size import Need
 from surgeproof.slo.wording import comparison_line, difference, mark, number
@@ -37,7 +37,7 @@ def print_baseline(report: BaselineReport) -> None:
         table.add_column(name, justify="left" if name in ("group", "figure", "") else "right")
     for d in report.deviations:
         mark = "[red]alarm[/]" if d.alarm else ""
-        table.add_row(d.group, d.metric, number(d.value), number(d.median), number(d.spread), f"{d.change:+.1%}", mark)
+        table.add_row(d.group, d.metric, number(d.value), number(d.median), number(d.spread), change_text(d), mark)
     console.print(table)
     for sentence in report.explanations:
         console.print(sentence, highlight=False)

@@ -1,11 +1,12 @@
 """Is a run like those before it? Against the median and spread of earlier runs of the same name. Pure.
 
 The spread is the median absolute deviation, made comparable with a standard deviation, so that one
-bad day among the earlier runs does not hide the next. A figure alarms when it is off by more than
-15 % and by more than three such spreads; what explains it is looked for in classes, lengths, phases
-of a request and changed tags.
+bad day among the earlier runs does not hide the next. A figure alarms when it is worse by more than
+15 % (a share: by half a point) and by more than the spread and the run's own error together explain;
+what explains it is looked for in classes, lengths, phases of a request and changed tags.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
@@ -14,9 +15,12 @@ import numpy as np
 
 from surgeproof.records import NS_PER_DAY, NS_PER_S
 from surgeproof.results import RunHead
+from surgeproof.slo.compare import Figure
+from surgeproof.slo.intervals import NORMAL_POINT, Floats
 
 _Head = TypeVar("_Head", bound=RunHead)
 DEVIATION = 0.15
+SHARE_DEVIATION = 0.005
 _SPREADS = 3.0
 _MAD_TO_SD = 1.4826
 MIN_RUNS = 3
@@ -32,8 +36,9 @@ class Deviation(msgspec.Struct, frozen=True):
     Attributes:
         median: of the earlier runs.
         spread: their median absolute deviation x 1.4826.
-        change: share by which the run is off the median.
-        alarm: off by more than 15 % and three spreads, in the bad direction.
+        error: standard error of the run's own figure; None where its sample is too small for one.
+        change: share by which the run is off the median; of a share, the step itself.
+        alarm: worse by more than 15 % (a share: 0.5 points), and by three times spread and error together.
     """
 
     group: str
@@ -41,6 +46,7 @@ class Deviation(msgspec.Struct, frozen=True):
     value: float
     median: float
     spread: float
+    error: float | None
     change: float
     alarm: bool
 
@@ -85,27 +91,43 @@ def _hours_apart_ns(left_ns: int, right_ns: int) -> int:
 
 
 def deviations(
-    figures: Mapping[str, Mapping[str, float]], history: Sequence[Mapping[str, Mapping[str, float]]]
+    figures: Mapping[str, Mapping[str, Figure]], history: Sequence[Mapping[str, Mapping[str, Figure]]]
 ) -> list[Deviation]:
     """Every figure that enough earlier runs have too.
 
     Args:
-        figures: value by group and metric.
+        figures: by group and metric.
         history: the same of each earlier run.
     """
     results = []
     for group, metrics in figures.items():
-        for metric, value in metrics.items():
-            before = [past[group][metric] for past in history if metric in past.get(group, {})]
-            if len(before) < MIN_RUNS:
-                continue
-            median = float(np.median(before))
-            spread = _MAD_TO_SD * float(np.median(np.abs(np.array(before) - median)))
-            change = (value - median) / abs(median) if median else 0.0
-            worse = change < 0 if metric.endswith("/s") or metric.startswith("success") else change > 0
-            off = abs(change) > DEVIATION and abs(value - median) > _SPREADS * spread
-            results.append(Deviation(group, metric, value, median, spread, change, worse and off))
+        for metric, figure in metrics.items():
+            before = [past[group][metric].value for past in history if metric in past.get(group, {})]
+            if len(before) >= MIN_RUNS:
+                results.append(_deviation(group, metric, figure, np.array(before)))
     return results
+
+
+def _deviation(group: str, metric: str, figure: Figure, before: Floats) -> Deviation:
+    median = float(np.median(before))
+    spread = _MAD_TO_SD * float(np.median(np.abs(before - median)))
+    step = figure.value - median
+    share, falls = metric.startswith("success"), metric.endswith("/s") or metric.startswith("success")
+    change = step / 100 if share else step / abs(median) if median else 0.0
+    # The bound on the median's side tells how far chance alone reaches.
+    bound = figure.high if falls else figure.low
+    error = None if bound is None else abs(bound - figure.value) / NORMAL_POINT
+    worse = step < 0 if falls else step > 0
+    enough = abs(change) > (SHARE_DEVIATION if share else DEVIATION)
+    alarm = worse and enough and error is not None and abs(step) > _SPREADS * math.hypot(spread, error)
+    return Deviation(group, metric, figure.value, median, spread, error, change, alarm)
+
+
+def change_text(deviation: Deviation) -> str:
+    """How far a figure is off its history: points of a share, per cent of anything else."""
+    if deviation.metric.startswith("success"):
+        return f"{deviation.change * 100:+.2f} points"
+    return f"{deviation.change:+.1%}"
 
 
 def explain(
@@ -119,12 +141,12 @@ def explain(
     narrower = [deviation for deviation in alarms if deviation.group != "all"]
     if narrower:
         worst = max(narrower, key=lambda deviation: abs(deviation.change))
-        sentences.append(f"worst in {worst.group}: {worst.metric} {worst.change:+.0%}")
+        sentences.append(f"worst in {worst.group}: {worst.metric} {change_text(worst)}")
     for phase, name in PHASES.items():
         inside = [d for d in alarms if d.group == "all" and d.metric.startswith(name)]
         if inside:
             worst = max(inside, key=lambda deviation: abs(deviation.change))
-            sentences.append(f"{phase}: {worst.metric} {worst.change:+.0%}")
+            sentences.append(f"{phase}: {worst.metric} {change_text(worst)}")
     for key, value in tags.items():
         seen = {past[key] for past in history_tags if key in past}
         if seen and value not in seen:

@@ -11,7 +11,9 @@ from surgeproof.results import RunHead
 from surgeproof.slo.baseline import choose_history, deviations, earlier_runs, explain
 from surgeproof.slo.breaker import breaker
 from surgeproof.slo.burn import budgets
+from surgeproof.slo.compare import Figure
 from surgeproof.slo.decision import Action, decide
+from surgeproof.slo.intervals import share_interval
 from surgeproof.slo.measured import Measured
 from surgeproof.slo.presets import PRESETS
 from surgeproof.slo.rules import parse_objectives, parse_rule
@@ -48,33 +50,61 @@ def test_history_is_of_the_same_name_and_hour_where_three_are() -> None:
     assert choose_history(run(0, 0), few) == (few, False)
 
 
+def exact(value: float) -> Figure:
+    """A figure without error."""
+    return Figure(value, value, value)
+
+
+def test_a_share_is_compared_in_points_and_with_its_interval() -> None:
+    """99.95 % answered before; 85.5 % of 2,000 alarm, 99.8 % do not, nor do 97 % of 100, which chance explains."""
+    history = [{"all": {"success, %": exact(value)}} for value in (99.9, 99.95, 99.95, 100.0)]
+
+    def alarm(hits: int, count: int) -> bool:
+        interval = share_interval(hits, count)
+        assert interval.low is not None
+        assert interval.high is not None
+        figure = Figure(100 * hits / count, 100 * interval.low, 100 * interval.high)
+        return deviations({"all": {"success, %": figure}}, history)[0].alarm
+
+    assert alarm(1710, 2000)
+    assert not alarm(1996, 2000)
+    assert not alarm(97, 100)
+
+
+def test_a_figure_whose_own_error_explains_the_step_does_not_alarm() -> None:
+    history = [{"all": {"ttft p99, ms": exact(100.0)}} for _ in range(5)]
+    for low, expected in ((125.0, True), (60.0, False), (None, False)):
+        figure = Figure(140.0, low, None)
+        assert deviations({"all": {"ttft p99, ms": figure}}, history)[0].alarm is expected, low
+
+
 def test_a_figure_alarms_when_it_is_off_by_share_and_by_spread() -> None:
     """Median 100, spread 1.4826 x 4: 120 is 20 % and 3.4 spreads off; 114 is too little, 80 is faster."""
-    history = [{"all": {"ttft p99, ms": value}} for value in (96.0, 100.0, 104.0, 98.0, 106.0)]
+    history = [{"all": {"ttft p99, ms": exact(value)}} for value in (96.0, 100.0, 104.0, 98.0, 106.0)]
 
     def alarm(value: float) -> bool:
-        (found,) = deviations({"all": {"ttft p99, ms": value}}, history)
+        (found,) = deviations({"all": {"ttft p99, ms": exact(value)}}, history)
         assert (found.median, found.spread) == (100.0, pytest.approx(1.4826 * 4))
         return found.alarm
 
     assert alarm(120.0)
     assert not alarm(114.0)
     assert not alarm(80.0)
-    rates = [{"all": {"requests/s": 10.0 + i / 100}} for i in range(5)]
-    assert deviations({"all": {"requests/s": 8.0}}, rates)[0].alarm
-    assert deviations({"all": {"requests/s": 8.0}}, rates[:2]) == []
+    rates = [{"all": {"requests/s": exact(10.0 + i / 100)}} for i in range(5)]
+    assert deviations({"all": {"requests/s": exact(8.0)}}, rates)[0].alarm
+    assert deviations({"all": {"requests/s": exact(8.0)}}, rates[:2]) == []
 
 
 def test_alarms_are_explained_by_group_phase_and_new_tags() -> None:
     history = [
-        {"all": {"tpot mean, ms": 20.0 + i / 10}, "input 1024..4096": {"tpot mean, ms": 22.0 + i / 10}}
+        {"all": {"tpot mean, ms": exact(20.0 + i / 10)}, "input 1024..4096": {"tpot mean, ms": exact(22.0 + i / 10)}}
         for i in range(5)
     ]
-    now = {"all": {"tpot mean, ms": 30.0}, "input 1024..4096": {"tpot mean, ms": 60.0}}
+    now = {"all": {"tpot mean, ms": exact(30.0)}, "input 1024..4096": {"tpot mean, ms": exact(60.0)}}
     told = explain(deviations(now, history), {"image": "v2", "team": "a"}, [{"image": "v1", "team": "a"}] * 5)
     assert told == [
-        "worst in input 1024..4096: tpot mean, ms +170%",
-        "decode: tpot mean, ms +49%",
+        "worst in input 1024..4096: tpot mean, ms +170.3%",
+        "decode: tpot mean, ms +48.5%",
         "tag image is v2, it was v1",
     ]
 
