@@ -15,9 +15,9 @@ class Need(msgspec.Struct, frozen=True):
     """What one rule needs.
 
     Attributes:
-        at_best: requests of the class when none misses.
+        at_best: requests of the class when none misses; with declared stalls, those of as many stalls' lengths.
         likely: requests when half as many miss as may; None where that has no meaning.
-        minutes: to send `likely` (or `at_best`) at the class's rate; None without one.
+        minutes: to send `likely` (or `at_best`) at the class's rate; None without one, unless stalls are declared.
     """
 
     request_class: str
@@ -50,8 +50,12 @@ def _need(name: str, rule: Rule, rate_per_s: float | None) -> Need:
     else:
         at_best = requests_without_miss(share)
         likely = requests_needed((1 + share) / 2 * 1e6, 1e6, share)
-    requests = likely or at_best
-    minutes = None if not rate_per_s else math.ceil(requests / rate_per_s / 6) / 10
+    # Requests within one declared stall count as one: what is needed are stretches of its length.
+    stretches = likely or at_best
+    stretch_s = max(1 / rate_per_s if rate_per_s else 0.0, rule.stall_s)
+    per_stretch = max(1.0, rule.stall_s * (rate_per_s or 0.0))
+    at_best, likely = math.ceil(at_best * per_stretch), None if likely is None else math.ceil(likely * per_stretch)
+    minutes = math.ceil(stretches * stretch_s / 6) / 10 if stretch_s else None
     if minutes is not None and rule.metric == "inter_chunk":
         minutes = max(minutes, _GAP_BLOCKS_MINUTES)
     return Need(name, rule.text, at_best, likely, minutes)

@@ -152,6 +152,16 @@ def test_the_length_of_a_run_follows_from_its_rules() -> None:
     assert needs(rules, None, {"P0": 1.0})[0].minutes is None
 
 
+def test_declared_stalls_need_stretches_of_their_length() -> None:
+    """A p99 needs 299 stretches of 2.5 s, 747.5 s: 7,475 requests of 10/s; at 0.1/s, 299 requests are longer."""
+    rules = parse_objectives({"all": ("ttft p99 < 1s with stalls of 2.5s",)})
+    (at_ten,), (slow,), (unknown,) = (needs(rules, rate, {"P1": 1.0}) for rate in (10.0, 0.1, None))
+    assert (at_ten.at_best, slow.at_best, unknown.at_best) == (7475, 299, 299)
+    assert at_ten.likely is not None
+    assert at_ten.minutes == pytest.approx(at_ten.likely / 10 / 60, abs=0.1)
+    assert unknown.minutes == at_ten.minutes
+
+
 def test_a_breaker_would_have_opened_before_the_p99_was_missed() -> None:
     """Load and latency double in the last tenth: the suggested threshold lies below the scores there."""
     ttft = [100.0] * 900 + list(np.linspace(500, 4000, 100))
