@@ -1,35 +1,37 @@
 """How often the judge is wrong, by simulation through its own functions: `python -m surgeproof.benchmarks verdicts`.
 
 Each process is judged against a bound that is exactly its truth, where a PASS is wrong, and against
-one 1.5 times as large, where it is right. Seeds are fixed, so that two versions see the same samples.
+one 1.5 times as large, where it is right. Then pairs of runs are compared, and runs with a history.
+Seeds are fixed, so that two versions see the same samples.
 """
 
 import math
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-from surgeproof.columns import RecordColumns
+from surgeproof.benchmarks.processes import (
+    TRUTH_SEED,
+    Draw,
+    independent,
+    measured,
+    profile_traffic,
+    single_server,
+    slow_level,
+    stalls,
+)
 from surgeproof.records import Verdict
 from surgeproof.results import Audit
-from surgeproof.slo.measured import Measured
+from surgeproof.slo.baseline import deviations
+from surgeproof.slo.compare import Figure, compare, figures_of, group_mask
 from surgeproof.slo.rules import parse_objectives
 from surgeproof.slo.verdict import judge
-from surgeproof.traces.arrivals import simulate
-from surgeproof.traces.profile import load_profile
-from surgeproof.traces.queueing import service_s, slots_for, waits_s
 
-Floats = npt.NDArray[np.float64]
-Sample = tuple[Floats, Floats]
-"""When each request was due, s, and its latency, ms."""
-Draw = Callable[[np.random.Generator, int], Sample]
-
-RATE_PER_S = 10.0
 SIMULATIONS = 200
-_EPOCH_NS = 1_800_000_000_000_000_000
-_TRUTH_SEED = 10**6
+_PAIRS = 60
+_HISTORY = 7
 _Z99 = 2.3263478740408408
 """99 % point of the normal law."""
 
@@ -43,72 +45,6 @@ class Process(NamedTuple):
     requests: int
     truth_ms: float
     simulations: int = SIMULATIONS
-
-
-def independent(rng: np.random.Generator, count: int) -> Sample:
-    """Poisson arrivals, log-normal latencies without correlation."""
-    return np.cumsum(rng.exponential(1 / RATE_PER_S, count)), np.exp(5 + 0.6 * rng.normal(size=count))
-
-
-def slow_level(rng: np.random.Generator, count: int) -> Sample:
-    """Log-normal latencies whose level changes with a correlation of exp(-t / 30 s)."""
-    gaps = rng.exponential(1 / RATE_PER_S, count)
-    kept = np.exp(-gaps / 30.0)
-    steps = rng.normal(size=count) * np.sqrt(1 - kept**2)
-    level = np.empty(count)
-    level[0] = rng.normal()
-    for index in range(1, count):
-        level[index] = kept[index] * level[index - 1] + steps[index]
-    return np.cumsum(gaps), np.exp(5 + 0.5 * level + 0.3 * rng.normal(size=count))
-
-
-def single_server(load: float, warmup: int) -> Draw:
-    """M/G/1: Poisson arrivals, Gamma service of shape 2, first come first served; waits by Lindley's recursion."""
-
-    def draw(rng: np.random.Generator, count: int) -> Sample:
-        total = count + warmup
-        gaps = rng.exponential(1 / RATE_PER_S, total)
-        service = rng.gamma(2.0, load / RATE_PER_S / 2.0, total)
-        walk = np.concatenate(([0.0], np.cumsum(service[:-1] - gaps[1:])))
-        latency = walk - np.minimum.accumulate(np.minimum(walk, 0.0)) + service
-        at_s = np.cumsum(gaps)[warmup:]
-        return at_s - at_s[0], latency[warmup:] * 1000
-
-    return draw
-
-
-def stalls(miss_share: float, size: int = 25) -> Draw:
-    """Latencies under 90 ms but for stalls that hold `size` requests for a second each."""
-
-    def draw(rng: np.random.Generator, count: int) -> Sample:
-        latency = rng.uniform(50.0, 90.0, count)
-        for start in np.flatnonzero(rng.random(count) < miss_share / size):
-            latency[start : start + size] = 1000.0
-        return np.cumsum(rng.exponential(1 / RATE_PER_S, count)), latency
-
-    return draw
-
-
-def profile_traffic(name: str, run_s: float) -> Draw:
-    """A stretch of a profile's traffic, from a random moment on, through a server with enough slots for 80 % load."""
-    profile = load_profile(name)
-    span_s = profile.arrivals.span_s
-    reference = np.random.default_rng(_TRUTH_SEED)
-    at_s = simulate(profile.arrivals, reference)
-    slots = slots_for(at_s, service_s(profile.draw_lengths(at_s, reference)))
-
-    def draw(rng: np.random.Generator, count: int) -> Sample:
-        at_s = simulate(profile.arrivals, rng)
-        work_s = service_s(profile.draw_lengths(at_s, rng))
-        latency = (waits_s(at_s, work_s, slots) + _FIRST_TOKEN_S) * 1000
-        start = rng.uniform(0.0, max(0.0, span_s - run_s)) if count else 0.0
-        part = (at_s >= start) & (at_s < start + run_s) if count else np.ones(len(at_s), dtype=np.bool_)
-        return at_s[part] - start, latency[part]
-
-    return draw
-
-
-_FIRST_TOKEN_S = 0.2
 
 
 def processes() -> list[Process]:
@@ -141,25 +77,12 @@ def processes() -> list[Process]:
 
 
 def _quantile_of(draw: Draw, count: int, q: float) -> float:
-    return float(np.quantile(draw(np.random.default_rng(_TRUTH_SEED), count)[1], q))
+    return float(np.quantile(draw(np.random.default_rng(TRUTH_SEED), count)[1], q))
 
 
 def _pooled_quantile(draw: Draw, repeats: int, q: float) -> float:
-    whole = [draw(np.random.default_rng(_TRUTH_SEED + seed), 0)[1] for seed in range(repeats)]
+    whole = [draw(np.random.default_rng(TRUTH_SEED + seed), 0)[1] for seed in range(repeats)]
     return float(np.quantile(np.concatenate(whole), q))
-
-
-def measured(sample: Sample) -> Measured:
-    """A sample as the records of a run."""
-    at_s, latency_ms = sample
-    due = (_EPOCH_NS + np.round(at_s * 1e9)).astype(np.int64)
-    first = due + np.round(latency_ms * 1e6).astype(np.int64)
-    count = len(due)
-    columns: dict[str, Any] = {
-        "plan_index": np.arange(count), "intended_at_ns": due, "sent_at_ns": due, "first_token_at_ns": first,
-        "done_at_ns": first, "outcome": ["ok"] * count, "request_class": ["P0"] * count, "phase": ["main"] * count,
-    }  # fmt: skip
-    return Measured(RecordColumns.of(columns))
 
 
 def verdict_shares(process: Process, factor: float) -> dict[Verdict, float]:
@@ -174,12 +97,75 @@ def verdict_shares(process: Process, factor: float) -> dict[Verdict, float]:
     return {verdict: count / process.simulations for verdict, count in counts.items()}
 
 
-def main() -> None:
-    """Print the table as Markdown."""
-    print("| latencies | rule | PASS at the truth | PASS at 1.5 times | FAIL at 1.5 times |\n|---|---|---|---|---|")
+def comparison_shares(draw: Draw, count: int, shift_ms: float, scale: float) -> Counter[str]:
+    """Pairs of runs by verdict: FAIL, INCONCLUSIVE or PASS, and `explored` where an exploration figure differs."""
+    results: Counter[str] = Counter()
+    for seed in range(_PAIRS):
+        before = measured(draw(np.random.default_rng(2 * seed), count))
+        at_s, latency_ms = draw(np.random.default_rng(2 * seed + 1), count)
+        found = compare(before, measured((at_s, (latency_ms + shift_ms) * scale)), paced=True)
+        verdict = "FAIL" if any(d.alarm for d in found) else "PASS"
+        if verdict == "PASS" and any(d.unclear for d in found):
+            verdict = "INCONCLUSIVE"
+        results[verdict] += 1
+        results["explored"] += any(d.significant for d in found if d.verdict is None)
+    return results
+
+
+def alarm_share(draw: Draw, count: int, scale: float) -> float:
+    """Share of runs, `scale` times as slow as the seven before them, in which any figure alarms."""
+    alarms = 0
+    for seed in range(_PAIRS):
+        rng = np.random.default_rng(seed)
+        history = [_figures(draw, rng, count, 1.0) for _ in range(_HISTORY)]
+        now = _figures(draw, np.random.default_rng(TRUTH_SEED + seed), count, scale)
+        alarms += any(deviation.alarm for deviation in deviations(now, history))
+    return alarms / _PAIRS
+
+
+def _figures(draw: Draw, rng: np.random.Generator, count: int, scale: float) -> dict[str, dict[str, Figure]]:
+    at_s, latency_ms = draw(rng, count)
+    run = measured((at_s, latency_ms * scale))
+    return {"all": figures_of(run, group_mask(run, "all"))}
+
+
+def _verdict_rows() -> Iterator[Sequence[str]]:
+    yield "latencies", "rule", "PASS at the truth", "PASS at 1.5 times", "FAIL at 1.5 times"
     for process in processes():
         at, beyond = verdict_shares(process, 1.0), verdict_shares(process, 1.5)
         figures = (at[Verdict.PASS], beyond[Verdict.PASS], beyond[Verdict.FAIL])
-        print(
-            f"| {process.label} | {process.rule} |", " | ".join(f"{figure:.2f}" for figure in figures), "|", flush=True
-        )
+        yield process.label, process.rule, *(f"{figure:.2f}" for figure in figures)
+
+
+def _comparison_rows() -> Iterator[Sequence[str]]:
+    yield "second run", "requests", "PASS", "FAIL", "INCONCLUSIVE", "exploration differs"
+    for label, draw, shift_ms, scale in (
+        ("50 ms slower", independent, 50.0, 1.0),
+        ("15 % slower", independent, 0.0, 1.15),
+        ("equal", independent, 0.0, 1.0),
+        ("equal, correlation time 30 s", slow_level, 0.0, 1.0),
+    ):
+        for count in (1000, 3000, 10_000):
+            shares = comparison_shares(draw, count, shift_ms, scale)
+            names = ("PASS", "FAIL", "INCONCLUSIVE", "explored")
+            yield label, str(count), *(f"{shares[name] / _PAIRS:.2f}" for name in names)
+
+
+def _baseline_rows() -> Iterator[Sequence[str]]:
+    yield "latencies", "requests", "alarm if equal", "16 % slower", "30 % slower"
+    for label, draw in (("independent", independent), ("M/G/1 load 0.8", single_server(0.8, 20_000))):
+        for count in (300, 1000, 5000):
+            shares = (alarm_share(draw, count, scale) for scale in (1.0, 1.16, 1.3))
+            yield label, str(count), *(f"{share:.2f}" for share in shares)
+
+
+def main() -> None:
+    """Print the tables as Markdown."""
+    for title, rows in (
+        ("Verdicts", _verdict_rows()), ("Compare", _comparison_rows()), ("Baseline", _baseline_rows())
+    ):  # fmt: skip
+        print(f"\n{title}\n")
+        for number, cells in enumerate(rows):
+            print(f"| {' | '.join(cells)} |", flush=True)
+            if number == 0:
+                print(f"|{'---|' * len(cells)}")

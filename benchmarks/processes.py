@@ -1,0 +1,99 @@
+"""Latencies whose percentiles are known, by which the accuracy of verdicts is measured."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from surgeproof.columns import RecordColumns
+from surgeproof.slo.measured import Measured
+from surgeproof.traces.arrivals import simulate
+from surgeproof.traces.profile import load_profile
+from surgeproof.traces.queueing import service_s, slots_for, waits_s
+
+Floats = npt.NDArray[np.float64]
+Sample = tuple[Floats, Floats]
+"""When each request was due, s, and its latency, ms."""
+Draw = Callable[[np.random.Generator, int], Sample]
+
+RATE_PER_S = 10.0
+TRUTH_SEED = 10**6
+_EPOCH_NS = 1_800_000_000_000_000_000
+_FIRST_TOKEN_S = 0.2
+
+
+def independent(rng: np.random.Generator, count: int) -> Sample:
+    """Poisson arrivals, log-normal latencies without correlation."""
+    return np.cumsum(rng.exponential(1 / RATE_PER_S, count)), np.exp(5 + 0.6 * rng.normal(size=count))
+
+
+def slow_level(rng: np.random.Generator, count: int) -> Sample:
+    """Log-normal latencies whose level changes with a correlation of exp(-t / 30 s)."""
+    gaps = rng.exponential(1 / RATE_PER_S, count)
+    kept = np.exp(-gaps / 30.0)
+    steps = rng.normal(size=count) * np.sqrt(1 - kept**2)
+    level = np.empty(count)
+    level[0] = rng.normal()
+    for index in range(1, count):
+        level[index] = kept[index] * level[index - 1] + steps[index]
+    return np.cumsum(gaps), np.exp(5 + 0.5 * level + 0.3 * rng.normal(size=count))
+
+
+def single_server(load: float, warmup: int) -> Draw:
+    """M/G/1: Poisson arrivals, Gamma service of shape 2, first come first served; waits by Lindley's recursion."""
+
+    def draw(rng: np.random.Generator, count: int) -> Sample:
+        total = count + warmup
+        gaps = rng.exponential(1 / RATE_PER_S, total)
+        service = rng.gamma(2.0, load / RATE_PER_S / 2.0, total)
+        walk = np.concatenate(([0.0], np.cumsum(service[:-1] - gaps[1:])))
+        latency = walk - np.minimum.accumulate(np.minimum(walk, 0.0)) + service
+        at_s = np.cumsum(gaps)[warmup:]
+        return at_s - at_s[0], latency[warmup:] * 1000
+
+    return draw
+
+
+def stalls(miss_share: float, size: int = 25) -> Draw:
+    """Latencies under 90 ms but for stalls that hold `size` requests for a second each."""
+
+    def draw(rng: np.random.Generator, count: int) -> Sample:
+        latency = rng.uniform(50.0, 90.0, count)
+        for start in np.flatnonzero(rng.random(count) < miss_share / size):
+            latency[start : start + size] = 1000.0
+        return np.cumsum(rng.exponential(1 / RATE_PER_S, count)), latency
+
+    return draw
+
+
+def profile_traffic(name: str, run_s: float) -> Draw:
+    """A stretch of a profile's traffic, from a random moment on, through a server with enough slots for 80 % load."""
+    profile = load_profile(name)
+    span_s = profile.arrivals.span_s
+    reference = np.random.default_rng(TRUTH_SEED)
+    at_s = simulate(profile.arrivals, reference)
+    slots = slots_for(at_s, service_s(profile.draw_lengths(at_s, reference)))
+
+    def draw(rng: np.random.Generator, count: int) -> Sample:
+        at_s = simulate(profile.arrivals, rng)
+        work_s = service_s(profile.draw_lengths(at_s, rng))
+        latency = (waits_s(at_s, work_s, slots) + _FIRST_TOKEN_S) * 1000
+        start = rng.uniform(0.0, max(0.0, span_s - run_s)) if count else 0.0
+        part = (at_s >= start) & (at_s < start + run_s) if count else np.ones(len(at_s), dtype=np.bool_)
+        return at_s[part] - start, latency[part]
+
+    return draw
+
+
+def measured(sample: Sample) -> Measured:
+    """A sample as the records of a run."""
+    at_s, latency_ms = sample
+    due = (_EPOCH_NS + np.round(at_s * 1e9)).astype(np.int64)
+    first = due + np.round(latency_ms * 1e6).astype(np.int64)
+    count = len(due)
+    columns: dict[str, Any] = {
+        "plan_index": np.arange(count), "intended_at_ns": due, "sent_at_ns": due, "first_token_at_ns": first,
+        "done_at_ns": first, "outcome": ["ok"] * count, "request_class": ["P0"] * count, "phase": ["main"] * count,
+    }  # fmt: skip
+    return Measured(RecordColumns.of(columns))
