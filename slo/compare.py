@@ -28,7 +28,7 @@ _LATENCIES = ("ttft", "tpot", "e2e")
 _QUANTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 LENGTH_BUCKETS = ((0, 256), (256, 1024), (1024, 4096), (4096, 16_384), (16_384, 1 << 31))
 _MIN_REQUESTS = 20
-_MAX_MORE = 1000
+_MAX_MORE = 100
 """Times the requests of a run: beyond, no number of requests is advised."""
 
 

@@ -126,7 +126,23 @@ def from_profile(load: LoadConfig, profile: Profile) -> Traffic:
         at_s, lengths = at_s[keep], lengths[keep]
     limit = _count_limit(load)
     at_s, lengths = at_s[:limit], lengths[:limit]
+    notes = (*notes, *_part_played(load, profile))
     return Traffic(lengths, np.round(at_s * 1e9).astype(np.int64), notes=notes)
+
+
+def _part_played(load: LoadConfig, profile: Profile) -> tuple[str, ...]:
+    """What a run shorter than its profile leaves out; the same part is played whatever the seed."""
+    model = profile.arrivals
+    played_s = (load.duration_s or model.span_s) * load.speedup
+    if played_s > model.span_s - model.coarse_window_s:
+        return ()
+    windows = max(1, round(played_s / model.coarse_window_s))
+    rate = float(np.mean(model.rates_per_s[:windows])) / model.mean_rate_per_s
+    note = (
+        f"profile: the run plays its first {played_s / 60:.3g} of {model.span_s / 60:.3g} minutes, where its rate is "
+        f"{rate:.0%} of its mean; a busier part may be left out, and --seed does not change which part it is"
+    )
+    return (note,)
 
 
 def replay_times(points: Sequence[TracePoint], speedup: float) -> Ints:
