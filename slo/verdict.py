@@ -363,11 +363,12 @@ def _too_short(correlation: Correlation, of: str) -> str:
     assert length_s is not None, "too few blocks are known to be few"
     assert independent is not None, "too few blocks are known to be few"
     more_s = (MIN_EFFECTIVE_BLOCKS - independent) * length_s
-    return f"{of} are alike over {length_s:.3g} s, so this run is too short for a PASS: {_minutes(more_s)} or more"
+    return f"{of} are alike over {length_s:.3g} s, so this run is too short for a PASS: at least {_minutes(more_s)}"
 
 
 def _minutes(seconds: float) -> str:
-    return f"{max(1, math.ceil(seconds / 60))} more minutes"
+    minutes = max(1, math.ceil(seconds / 60))
+    return "1 more minute" if minutes == 1 else f"{minutes} more minutes"
 
 
 def _without_answers(name: str, rule: Rule, unevaluable: int = 0, failed: int = 0) -> RuleVerdict:
