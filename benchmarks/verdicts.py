@@ -8,6 +8,7 @@ Seeds are fixed, so that two versions see the same samples.
 import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from statistics import NormalDist
 from typing import NamedTuple
 
 import numpy as np
@@ -32,7 +33,7 @@ from surgeproof.slo.verdict import judge
 SIMULATIONS = 200
 _PAIRS = 60
 _HISTORY = 7
-_Z99 = 2.3263478740408408
+_Z99 = NormalDist().inv_cdf(0.99)
 """99 % point of the normal law."""
 
 

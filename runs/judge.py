@@ -88,8 +88,7 @@ def judge_stored(db_url: str, run_id: int, slo: Mapping[str, tuple[str, ...]] | 
         raise UsageError(f"run {run_id} has not ended: wait for it; if it was killed, use 'surgeproof recover'")
     objectives = parse_objectives(slo if slo is not None else run.scenario.slo)
     if not objectives:
-        whose = "the file names" if slo is not None else f"run {run_id} has"
-        raise UsageError(f"{whose} no objective: give --slo FILE with at least one")
+        raise UsageError(f"run {run_id} has no objective: give --slo FILE with at least one")
     audit = with_objectives(run.audit or Audit(), objectives.tightest_ms)
     measured = measured_run(engine, run_id, objectives, closed_loop=run.scenario.closed_loop)
     verdicts = judge(measured, objectives, audit)

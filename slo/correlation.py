@@ -13,10 +13,8 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from surgeproof.slo.intervals import NORMAL_POINT, quantile_rank, t_quantile
-
-Floats = npt.NDArray[np.float64]
-Mask = npt.NDArray[np.bool_]
+from surgeproof.slo.intervals import NORMAL_POINT, Floats, quantile_rank, t_quantile
+from surgeproof.slo.measured import Mask
 
 MIN_EFFECTIVE_BLOCKS = 8
 """Under so many independent stretches of time a run does not show what its next hour looks like."""

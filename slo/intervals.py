@@ -10,6 +10,7 @@ Requests that arrive together are alike, so counts are first divided by the desi
 import functools
 import math
 from collections.abc import Callable
+from statistics import NormalDist
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +19,7 @@ from surgeproof.results import Interval
 
 CONFIDENCE = 0.95
 _ALPHA = 1 - CONFIDENCE
-NORMAL_POINT = 1.6448536269514722
+NORMAL_POINT = NormalDist().inv_cdf(CONFIDENCE)
 """95 % point of the normal law."""
 
 Floats = npt.NDArray[np.float64]

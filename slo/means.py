@@ -5,8 +5,8 @@ import math
 import numpy as np
 
 from surgeproof.results import Interval
-from surgeproof.slo.correlation import Floats, autocorrelation_time, blocks_of
-from surgeproof.slo.intervals import t_quantile
+from surgeproof.slo.correlation import autocorrelation_time, blocks_of
+from surgeproof.slo.intervals import Floats, t_quantile
 
 _MIN_BLOCKS = 8
 _RATE_BLOCKS = 16

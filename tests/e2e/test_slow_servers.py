@@ -111,7 +111,7 @@ def test_waiting_for_the_cap_does_not_void_the_client(tmp_path: Path) -> None:
 
 
 def test_the_drain_limit_is_waited_for_once(tmp_path: Path) -> None:
-    """Answers take 4 s, the last is due at 2 s: a drain of 1 s ends at 3 s, one of 2 s twice would take all."""
+    """Answers take 4 s from 0, 0.5, 1 and 1.5 s on: a plan of 2 s and a drain of 2.5 s take at most two, twice all."""
     flags = ("--request-rate", "2", "--arrivals", "constant", "--duration", "2s", "--json")
     with server(lambda: 0.8) as url:
         result = surgeproof("run", "--base-url", url, *flags, "--drain", "2500ms", cwd=tmp_path)
