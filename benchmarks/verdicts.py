@@ -26,7 +26,7 @@ from surgeproof.benchmarks.processes import (
 from surgeproof.records import Verdict
 from surgeproof.results import Audit
 from surgeproof.slo.baseline import deviations
-from surgeproof.slo.compare import Figure, compare, figures_of, group_mask
+from surgeproof.slo.compare import Figure, compare, figures_of
 from surgeproof.slo.rules import parse_objectives
 from surgeproof.slo.verdict import judge
 
@@ -127,7 +127,7 @@ def alarm_share(draw: Draw, count: int, scale: float) -> float:
 def _figures(draw: Draw, rng: np.random.Generator, count: int, scale: float) -> dict[str, dict[str, Figure]]:
     at_s, latency_ms = draw(rng, count)
     run = measured((at_s, latency_ms * scale))
-    return {"all": figures_of(run, group_mask(run, "all"))}
+    return {"all": figures_of(run, "all")}
 
 
 def _verdict_rows() -> Iterator[Sequence[str]]:

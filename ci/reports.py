@@ -6,8 +6,18 @@ from xml.etree import ElementTree as ET
 
 from surgeproof.errors import ConfigError
 from surgeproof.records import Verdict
-from surgeproof.results import RuleVerdict, RunResult
-from surgeproof.slo.wording import BOARD, board_row, cap_line, counts_line, latency_title, notices
+from surgeproof.results import RunResult
+from surgeproof.slo.wording import (
+    BOARD,
+    STEPS,
+    board_row,
+    cap_line,
+    counts_line,
+    latency_title,
+    notices,
+    rates_line,
+    step_rows,
+)
 
 
 def write_reports(result: RunResult, junit: Path | None, markdown: Path | None) -> None:
@@ -63,11 +73,14 @@ def as_markdown(result: RunResult) -> str:
         "",
         counts_line(result.summary),
         "",
+        *(f"{line}\n" for line in (rates_line(result.summary),) if line),
         f"{latency_title(result.summary)}.",
         "",
     ]
+    if result.summary.is_ladder:
+        lines += _table(STEPS, step_rows(result.summary))
     if result.verdicts:
-        lines += _table(result.verdicts)
+        lines += _table(BOARD, [board_row(verdict) for verdict in result.verdicts])
         lines += [
             f"- {v.request_class} {_cell(v.rule)}: {_cell(v.reason)}"
             for v in result.verdicts
@@ -78,11 +91,11 @@ def as_markdown(result: RunResult) -> str:
     return "\n".join(lines).rstrip() + "\n"
 
 
-def _table(verdicts: Sequence[RuleVerdict]) -> list[str]:
+def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     return [
-        f"| {' | '.join(BOARD)} |",
-        f"|{'---|' * len(BOARD)}",
-        *(f"| {' | '.join(map(_cell, board_row(verdict)))} |" for verdict in verdicts),
+        f"| {' | '.join(columns)} |",
+        f"|{'---|' * len(columns)}",
+        *(f"| {' | '.join(map(_cell, row))} |" for row in rows),
         "",
     ]
 

@@ -8,7 +8,17 @@ from rich.text import Text
 from surgeproof.commands.terminal import new_console
 from surgeproof.records import Verdict
 from surgeproof.results import Audit, RuleVerdict, RunResult, Summary
-from surgeproof.slo.wording import BOARD, board_row, cap_line, counts_line, latency_title, notices
+from surgeproof.slo.wording import (
+    BOARD,
+    STEPS,
+    board_row,
+    cap_line,
+    counts_line,
+    latency_title,
+    notices,
+    rates_line,
+    step_rows,
+)
 
 _COLOURS = {"PASS": "green", "FAIL": "red", "INCONCLUSIVE": "yellow", "INVALID": "magenta"}
 _SHOWN_LATENCIES = ("ttft", "first_answer", "tpot", "max_gap", "e2e")
@@ -17,10 +27,7 @@ _SHOWN_LATENCIES = ("ttft", "first_answer", "tpot", "max_gap", "e2e")
 def print_result(result: RunResult, console: Console | None = None) -> None:
     """Print the result of a run."""
     console = console or new_console()
-    console.print(latency_table(result.summary))
-    console.print(counts_line(result.summary))
-    for notice in notices(result.summary):
-        console.print(f"Notice: {notice}", style="yellow")
+    print_figures(result.summary, console)
     if result.verdicts:
         print_board(result.verdicts, console)
     for line in audit_lines(result.audit):
@@ -33,6 +40,26 @@ def print_result(result: RunResult, console: Console | None = None) -> None:
         f" (exit {result.exit_code})",
     )
     console.print(text)
+
+
+def print_figures(summary: Summary, console: Console) -> None:
+    """Latencies, counts, rates and what to know of them; by step where the load is a ladder."""
+    console.print(step_table(summary) if summary.is_ladder else latency_table(summary))
+    console.print(counts_line(summary), highlight=False)
+    if line := rates_line(summary):
+        console.print(line, highlight=False)
+    for notice in notices(summary):
+        console.print(f"Notice: {notice}", style="yellow")
+
+
+def step_table(summary: Summary) -> Table:
+    """Figures of every step of a ladder."""
+    table = Table(title=f"{latency_title(summary)}, ms, by step", title_justify="left", show_edge=False)
+    for name in STEPS:
+        table.add_column(name, justify="right", overflow="fold")
+    for row in step_rows(summary):
+        table.add_row(*row)
+    return table
 
 
 def print_gpus(summary: Summary, console: Console) -> None:

@@ -61,8 +61,8 @@ if TYPE_CHECKING:
     help="When to send the later turns of a session. Default: at their time stamps.",
 )
 @click.option("--classes", help="Mix of request classes by weight: P0=5,P1=3,P2=1; default all P1.")
-@click.option("--num-warmups", type=int, help="Number of initial requests that are not judged.")
-@click.option("--warmup", help="Initial period that is not judged, such as 30s.")
+@click.option("--num-warmups", type=int, help="Number of initial requests (of each step) that are not judged.")
+@click.option("--warmup", help="Initial period (of each step) that is not judged, such as 30s.")
 @click.option("--drain", help="How long to wait for answers after the load has ended.")
 @click.option("--seed", type=int, help="Random seed of arrivals, lengths, classes and prompts.")
 @click.option("--ignore-eos", is_flag=True, help="Ask the server for full output lengths (vLLM).")

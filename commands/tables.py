@@ -4,11 +4,11 @@ from collections.abc import Sequence
 
 from rich.table import Table
 
-from surgeproof.commands.board import audit_lines, latency_table, print_board, print_gpus
+from surgeproof.commands.board import audit_lines, print_board, print_figures, print_gpus
 from surgeproof.commands.terminal import new_console
 from surgeproof.loadgen.probe import ProbeResult
 from surgeproof.results import Audit, Budget, DispatchLine, Run, RunHead
-from surgeproof.slo.wording import counts_line, notices, when
+from surgeproof.slo.wording import when
 from surgeproof.traces.goodness import Goodness
 from surgeproof.traces.inspection import TraceFacts
 
@@ -42,10 +42,7 @@ def print_run(run: Run) -> None:
     if summary is None:
         console.print("This run has no summary: it is still running, or it was killed; see 'surgeproof recover'.")
         return
-    console.print(latency_table(summary))
-    console.print(counts_line(summary))
-    for notice in notices(summary):
-        console.print(f"Notice: {notice}", style="yellow")
+    print_figures(summary, console)
     if run.verdicts:
         print_board(run.verdicts, console)
     if summary.budgets:

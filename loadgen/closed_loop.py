@@ -11,7 +11,7 @@ import msgspec
 
 from surgeproof.loadgen.loop_protocols import Clock, RequestSender
 from surgeproof.loadgen.plan import Plan
-from surgeproof.records import RequestPlan, StreamRecord
+from surgeproof.records import Phase, RequestPlan, StreamRecord
 from surgeproof.scenario import LoadConfig
 
 _SEED_STEP = 7_919
@@ -46,9 +46,11 @@ class ClosedLoop:
     ) -> None:
         self._plan, self._load, self._sender, self._clock = plan, load, sender, clock
         self._start_at_ns, self._on_record = start_at_ns, on_record
+        self._worker, self._workers = worker, workers
         self._indexes = itertools.count(worker, workers)
         self._step_share = None if load.num_prompts is None else share_of(load.num_prompts, worker, workers)
         self._sent_by_step: dict[int, int] = {}
+        self._step_start_ns: dict[int, int] = {}
         self._stopped = False
 
     def ask(self, request_class: str, step: int, on_answered: Callable[[], None]) -> bool:
@@ -65,8 +67,14 @@ class ClosedLoop:
             on_answered()
 
         now = self._clock.now_ns()
-        self._sender.send(plan, payload, now, self._load.phase_of(plan.index, now - self._start_at_ns), step, done)
+        self._sender.send(plan, payload, now, self._phase(step, sent, now), step, done)
         return True
+
+    def _phase(self, step: int, sent: int, now: int) -> Phase:
+        """Every step has a warm-up of its own; the first one's begins with the load."""
+        first_ns = now if self._step_start_ns else self._start_at_ns
+        since_ns = now - self._step_start_ns.setdefault(step, first_ns)
+        return self._load.phase_of(sent * self._workers + self._worker, since_ns)
 
     def step_is_done(self, step: int) -> bool:
         """Whether the step's share has been sent and answered; never, where a step ends by time."""

@@ -21,7 +21,7 @@ def gpu_summary(measured: Measured, samples: Sequence[GpuSample], facts: Mapping
         facts: by UUID.
     """
     tokens = float(np.nansum(measured.numbers["output_tokens"][measured.judged & measured.ok]))
-    start, end = measured.window_s(measured.sent)
+    start, end = measured.span_s(measured.sent)
     figures: dict[str, dict[str, GpuFigure | None]] = {}
     for gpu in sorted({sample.gpu for sample in samples}):
         own = [sample for sample in samples if sample.gpu == gpu]

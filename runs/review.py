@@ -17,7 +17,7 @@ from surgeproof.runs.stored import measured_run
 from surgeproof.scenario import LoadConfig, Scenario
 from surgeproof.slo.baseline import MIN_RUNS, BaselineReport, choose_history, deviations, earlier_runs, explain
 from surgeproof.slo.breaker import Breaker, breaker
-from surgeproof.slo.compare import Difference, Figure, Policy, compare, figures_of, group_mask, groups, lost
+from surgeproof.slo.compare import Difference, Figure, Policy, compare, figures_of, groups, lost
 from surgeproof.slo.decision import Action, Decision, decide
 from surgeproof.slo.measured import Measured
 from surgeproof.storage.queries import get_run, list_runs
@@ -162,4 +162,4 @@ def _ended(engine: Any, run_id: int) -> Run:
 
 
 def _figures(measured: Measured, names: Sequence[str]) -> dict[str, dict[str, Figure]]:
-    return {name: figures_of(measured, group_mask(measured, name)) for name in names}
+    return {name: figures_of(measured, name) for name in names}

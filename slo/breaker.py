@@ -71,7 +71,6 @@ def breaker(measured: Measured, p99_bound_ms: float, gpu_memory_bytes: float | N
 def _memory_bytes(measured: Measured, span_s: float) -> Floats | None:
     """Mean memory used in each window, over all GPUs; between samples where a window has none of its own."""
     used, at_s = measured.gpu_values("memory_used_bytes")
-    at_s = at_s - float(measured.columns.integers("intended_at_ns").min()) / 1e9
     inside = (at_s >= 0) & (at_s <= span_s)
     if not inside.any():
         return None

@@ -18,7 +18,7 @@ _WINDOWS = 30
 def budgets(measured: Measured, objectives: Objectives) -> list[Budget]:
     """The budget of every objective that has one: shares, quantiles, success."""
     results = []
-    for name, rule in objectives:
+    for name, rule in objectives.by_step(measured.steps()):
         share = share_needed(rule)
         if share is not None and rule.metric in (*REQUEST_LATENCIES, *SHARES):
             results.append(_budget(measured, name, rule, share))

@@ -17,9 +17,10 @@ import numpy as np
 from surgeproof.records import REQUEST_CLASSES, Verdict
 from surgeproof.results import Interval
 from surgeproof.slo.correlation import correlation_of, correlation_of_latencies
-from surgeproof.slo.intervals import CONFIDENCE, NORMAL_POINT, quantile, quantile_interval, share_interval
-from surgeproof.slo.means import mean_interval, rate_interval
+from surgeproof.slo.intervals import CONFIDENCE, NORMAL_POINT, quantile, quantile_interval, scaled, share_interval
+from surgeproof.slo.means import mean_interval
 from surgeproof.slo.measured import Mask, Measured
+from surgeproof.slo.rates import arrived, load_window
 
 POLICY_METRICS = ("success, %", "ttft p99, ms", "e2e p99, ms", "requests/s", "output tokens/s")
 """Figures of all requests that decide; rates only where the server sets them."""
@@ -112,7 +113,7 @@ def compare(
     policy = policy or Policy()
     pairs = []
     for group in groups(before, after):
-        old, new = (figures_of(run, group_mask(run, group)) for run in (before, after))
+        old, new = (figures_of(run, group) for run in (before, after))
         pairs += [(group, metric, old[metric], new[metric]) for metric in old if metric in new]
     chosen = _deciding({metric: (old, new) for group, metric, old, new in pairs if group == "all"})
     deciding = {("all", metric) for metric in chosen if not (paced and metric.endswith("/s"))}
@@ -143,8 +144,8 @@ def _bounded(pair: tuple[Figure, Figure]) -> bool:
 
 def lost(before: Measured, after: Measured) -> list[str]:
     """Figures of all requests that the first run has and the other has not: too little was answered, or streamed."""
-    available = figures_of(after, group_mask(after, "all"))
-    return [metric for metric in figures_of(before, group_mask(before, "all")) if metric not in available]
+    available = figures_of(after, "all")
+    return [metric for metric in figures_of(before, "all") if metric not in available]
 
 
 def groups(*runs: Measured) -> list[str]:
@@ -153,21 +154,26 @@ def groups(*runs: Measured) -> list[str]:
     if sum(any(run.of_class(name).any() for run in runs) for name in REQUEST_CLASSES) > 1:
         names += [name for name in REQUEST_CLASSES if all(run.of_class(name).any() for run in runs)]
     buckets = [f"input {low}..{high if high < 1 << 31 else ''}" for low, high in LENGTH_BUCKETS]
-    large = [name for name in buckets if all((group_mask(run, name) & run.ok).sum() >= _MIN_REQUESTS for run in runs)]
+    large = [name for name in buckets if all(_answers(run, name) >= _MIN_REQUESTS for run in runs)]
     return names + (large if len(large) > 1 else [])
 
 
-def group_mask(run: Measured, group: str) -> Mask:
-    """The judged requests of a group."""
+def _answers(run: Measured, group: str) -> int:
+    return int((run.judged & run.ok & of_group(run, group)).sum())
+
+
+def of_group(run: Measured, group: str) -> Mask:
+    """The requests of a group, of all phases."""
     if not group.startswith("input "):
-        return run.judged & run.of_class(group)
+        return run.of_class(group)
     low, _, high = group.removeprefix("input ").partition("..")
     tokens = run.columns.integers("planned_input_tokens")
-    return run.judged & (tokens >= int(low)) & (tokens < int(high or 1 << 31))
+    return (tokens >= int(low)) & (tokens < int(high or 1 << 31))
 
 
-def figures_of(run: Measured, mask: Mask) -> dict[str, Figure]:
-    """Figures of some requests with their bounds."""
+def figures_of(run: Measured, group: str) -> dict[str, Figure]:
+    """Figures of a group's judged requests with their bounds."""
+    mask = run.judged & of_group(run, group)
     answered = mask & run.ok
     sent = int(mask.sum())
     if sent == 0:
@@ -191,22 +197,19 @@ def figures_of(run: Measured, mask: Mask) -> dict[str, Figure]:
             value = quantile(ordered, q)
             effect = correlation_of_latencies(chosen, chosen <= value, when, q).design_effect
             results[f"{name} {label}, ms"] = _figure(value, quantile_interval(ordered, q, effect))
-    start, end = run.window_s(mask)
-    if end > start and hits:
-        for label, amounts in (
-            ("requests/s", np.ones(hits)),
-            ("output tokens/s", run.numbers["output_tokens"][answered]),
-        ):
-            if np.isnan(amounts).any():
+    window = load_window(run)
+    if window is not None and hits:
+        for label, what in (("requests/s", "requests"), ("output tokens/s", "output_tokens")):
+            if what != "requests" and np.isnan(run.numbers[what][answered]).any():
                 continue  # a rate of known counts only would drop where a server reports no usage
-            interval = rate_interval(amounts, run.times_s["done_at_ns"][answered] - start, end - start)
-            results[label] = _figure(float(amounts.sum() / (end - start)), interval)
+            rate = arrived(run, what, of_group(run, group) & run.ok, window)
+            results[label] = _figure(rate.per_s, rate.interval)
     return results
 
 
 def _figure(value: float, interval: Interval, factor: float = 1.0) -> Figure:
-    low, high = interval.low, interval.high
-    return Figure(value * factor, None if low is None else low * factor, None if high is None else high * factor)
+    bounds = scaled(interval, factor)
+    return Figure(value * factor, bounds.low, bounds.high)
 
 
 def _bounds(old: Figure, new: Figure, alpha_low: float, alpha_high: float) -> tuple[float | None, float | None]:

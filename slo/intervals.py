@@ -96,6 +96,12 @@ def share_interval(hits: float, count: float) -> Interval:
     return Interval(low, high)
 
 
+def scaled(interval: Interval, factor: float) -> Interval:
+    """Bounds of a figure times a positive factor."""
+    low, high = interval.low, interval.high
+    return Interval(None if low is None else low * factor, None if high is None else high * factor)
+
+
 def shown_at_least(hits: float, count: float, share: float) -> bool:
     """Whether the true share is at least `share` with 95 % confidence."""
     return hits > 0 and beta_cdf(share, hits, count - hits + 1) <= _ALPHA

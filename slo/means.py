@@ -2,29 +2,17 @@
 
 import math
 
-import numpy as np
-
 from surgeproof.results import Interval
 from surgeproof.slo.correlation import autocorrelation_time, blocks_of
 from surgeproof.slo.intervals import Floats, t_quantile
 
 _MIN_BLOCKS = 8
-_RATE_BLOCKS = 16
 
 
 def mean_interval(values: Floats, at_s: Floats) -> Interval:
     """Bounds of a mean from the means of time blocks; None ends under 80 requests."""
     blocks = blocks_of(at_s)
     return Interval(None, None) if blocks is None else ratio_interval(blocks.sums(values), blocks.sizes)
-
-
-def rate_interval(amounts: Floats, at_s: Floats, window_s: float) -> Interval:
-    """Bounds of amount a second over a window, from equal blocks of it."""
-    if window_s <= 0 or len(at_s) < _RATE_BLOCKS:
-        return Interval(None, None)
-    blocks = np.clip((at_s / window_s * _RATE_BLOCKS).astype(np.int64), 0, _RATE_BLOCKS - 1)
-    sums: Floats = np.bincount(blocks, weights=amounts, minlength=_RATE_BLOCKS).astype(np.float64)
-    return ratio_interval(sums, np.full(_RATE_BLOCKS, window_s / _RATE_BLOCKS))
 
 
 def ratio_interval(sums: Floats, weights: Floats) -> Interval:

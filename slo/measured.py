@@ -57,8 +57,8 @@ class Measured:
         self.count = len(columns)
         # Epoch nanoseconds do not fit a double exactly: differences are taken as integers.
         intended = columns.integers("intended_at_ns")
-        origin_ns = int(intended.min()) if self.count else 0
-        self.times_s = {name: _seconds(columns.integers(name), origin_ns) for name in TIMES}
+        self._origin_ns = int(intended.min()) if self.count else 0
+        self.times_s = {name: _seconds(columns.integers(name), self._origin_ns) for name in TIMES}
         self.numbers = {name: columns.numbers(name) for name in NUMBERS}
         outcome = self.texts["outcome"]
         self.ok: Mask = outcome == Outcome.OK
@@ -66,6 +66,11 @@ class Measured:
         self.main: Mask = self.texts["phase"] == Phase.MAIN
         self.judged: Mask = self.main & self.sent
         self.shed: Mask = np.isin(self.numbers["http_status"], _SHED_STATUS)
+
+    def steps(self) -> list[int]:
+        """Numbers of users of a ladder's steps, ascending; empty for an open loop."""
+        steps = self.numbers["step"]
+        return [int(step) for step in np.unique(steps[self.judged]) if step > 0]
 
     def of_class(self, name: str) -> Mask:
         """Records of one class, or of all."""
@@ -140,8 +145,8 @@ class Measured:
         return np.where(np.isfinite(tokens), tokens, np.nan)
 
     def gpu_values(self, field: str) -> tuple[Floats, Floats]:
-        """A field of all GPU samples that have it and their times, s."""
-        pairs = [(getattr(sample, field), sample.at_ns) for sample in self._gpu]
+        """A field of all GPU samples that have it and their times, s since the run's first planned time."""
+        pairs = [(getattr(sample, field), sample.at_ns - self._origin_ns) for sample in self._gpu]
         known = [(value, at) for value, at in pairs if value is not None]
         values, times = zip(*known, strict=True) if known else ((), ())
         return np.array(values, dtype=np.float64), np.array(times, dtype=np.float64) / 1e9
@@ -150,27 +155,17 @@ class Measured:
         """How many GPUs were sampled."""
         return len({sample.gpu for sample in self._gpu})
 
-    def in_flight(self) -> float:
-        """Mean number of requests on the wire over the load window of those that are judged."""
-        start, end = self.window_s(self.judged)
-        spent = (self.times_s["done_at_ns"] - self.times_s["sent_at_ns"])[self.judged]
-        return float(np.nansum(spent)) / (end - start) if end > start else 0.0
-
-    def gpu_coverage(self, field: str) -> float:
-        """Share of 20 equal parts of the run that hold a sample of a field, of the GPU that has the fewest."""
-        start, end = self.window_s(self.judged)
-        if end <= start or not self.count:
-            return 0.0
-        origin_ns = int(self.columns.integers("intended_at_ns").min()) + round(start * 1e9)
+    def gpu_coverage(self, field: str, start_s: float, end_s: float) -> float:
+        """Share of 20 equal parts of a time that hold a sample of a field, of the GPU that has the fewest."""
         parts: dict[str, set[int]] = {sample.gpu: set() for sample in self._gpu}
         for sample in self._gpu:
-            place = (sample.at_ns - origin_ns) / 1e9 / (end - start) * 20
+            place = ((sample.at_ns - self._origin_ns) / 1e9 - start_s) / (end_s - start_s) * 20
             if getattr(sample, field) is not None and 0 <= place < 20:
                 parts[sample.gpu].add(int(place))
         return min((len(covered) for covered in parts.values()), default=0) / 20
 
-    def window_s(self, mask: Mask) -> tuple[float, float]:
-        """The load window of some records: first planned time to the last end, seconds."""
+    def span_s(self, mask: Mask) -> tuple[float, float]:
+        """First planned time and last end of some records, s."""
         if not mask.any():
             return 0.0, 0.0
         ends = self.times_s["done_at_ns"][mask]

@@ -79,6 +79,8 @@ METRICS = LATENCIES | SHARES | RATES | FLOWS | GPU_METRICS
 _VIEWLESS = ("tpot", "max_gap", "inter_chunk")
 _LENGTHS = {"input": "planned_input_tokens", "output": "planned_output_tokens"}
 _NUMBERED = ("step", "worker")
+WHEN = ("step", "phase")
+"""Selectors by these say when a rule looks; all others say at which requests."""
 _NAMED = ("model", "phase")
 _UNITS_MS = {"ms": 1.0, "s": 1000.0, "us": 0.001}
 
@@ -189,11 +191,21 @@ def parse_rule(text: str) -> Rule:
         return rule
     if rule.metric == "inter_chunk":
         raise RuleError(f"SLO rule {text!r}: gaps are stored by class only: inter_chunk takes no 'where'")
-    if rule.metric in GPU_METRICS:
-        raise RuleError(f"SLO rule {text!r}: a GPU serves all requests at once: {rule.metric} takes no 'where'")
-    return msgspec.structs.replace(
-        rule, selectors=tuple(_selector(text, part) for part in re.split(r" and ", where, flags=re.IGNORECASE))
-    )
+    selectors = tuple(_selector(text, part) for part in re.split(r" and ", where, flags=re.IGNORECASE))
+    if rule.metric in GPU_METRICS and any(selector.column not in WHEN for selector in selectors):
+        raise RuleError(
+            f"SLO rule {text!r}: a GPU serves all requests at once: "
+            f"{rule.metric} takes no 'where' but with step and phase"
+        )
+    return msgspec.structs.replace(rule, selectors=selectors)
+
+
+def at_step(rule: Rule, step: int) -> Rule:
+    """The same rule about one step of a ladder."""
+    stalls = _STALLS.search(rule.text)
+    about, suffix = (rule.text[: stalls.start()], stalls[0]) if stalls else (rule.text, "")
+    text = f"{about} {'and' if rule.selectors else 'where'} step = {step}{suffix}"
+    return msgspec.structs.replace(rule, text=text, selectors=(*rule.selectors, Selector("step", value=step)))
 
 
 def _with_stalls(text: str, rule: Rule, stalls: re.Match[str]) -> Rule:
@@ -299,6 +311,19 @@ class Objectives(msgspec.Struct, frozen=True):
         """The smallest latency bound, ms; None without one."""
         bounds = [rule.tightest_ms for _, rule in self]
         return min((bound for bound in bounds if bound is not None), default=None)
+
+    def by_step(self, steps: Sequence[int]) -> list[tuple[str, Rule]]:
+        """Every rule; in a ladder of several steps once for each, since figures over steps are of no one load.
+
+        Args:
+            steps: numbers of users. Gaps between arrivals are not kept by step: rules on them stay one.
+        """
+        results = []
+        for name, rule in self:
+            named = any(selector.column == "step" for selector in rule.selectors)
+            apart = len(steps) > 1 and not named and rule.metric != "inter_chunk"
+            results += [(name, at_step(rule, step)) for step in steps] if apart else [(name, rule)]
+        return results
 
     @property
     def need_arrivals(self) -> bool:

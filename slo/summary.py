@@ -12,10 +12,12 @@ from msgspec.structs import replace
 from surgeproof.columns import TextColumn
 from surgeproof.outcomes import Outcome
 from surgeproof.records import REQUEST_CLASSES
-from surgeproof.results import ClassSummary, Distribution, Stalls, Summary
-from surgeproof.slo.intervals import quantile_rank
+from surgeproof.results import ClassSummary, Distribution, Interval, LoadFigures, Stalls, Summary
+from surgeproof.slo.correlation import correlation_of
+from surgeproof.slo.intervals import quantile_rank, share_interval
 from surgeproof.slo.measured import Floats, Mask, Measured
-from surgeproof.slo.rules import REQUEST_LATENCIES, Condition
+from surgeproof.slo.rates import LoadWindow, arrived, begun_per_s, counted, in_flight, load_window
+from surgeproof.slo.rules import REQUEST_LATENCIES, Condition, Selector
 from surgeproof.slo.stalls import stalls_s
 
 QUANTILES = (0.5, 0.9, 0.95, 0.99, 0.999)
@@ -34,7 +36,7 @@ def summarise(measured: Measured, goodput: dict[str, float] | None = None) -> Su
         warmup=int((~measured.main).sum()),
         classes={
             name: replace(
-                _class_summary(measured, measured.main & measured.of_class(name), goodput or {}),
+                _class_summary(measured, name, measured.main & measured.of_class(name), goodput or {}),
                 inter_chunk_ms=measured.gaps.distribution_ms(name, QUANTILES),
             )
             for name in names
@@ -53,17 +55,24 @@ def _stalls(measured: Measured) -> Stalls | None:
 def _steps(measured: Measured, goodput: dict[str, float]) -> dict[str, ClassSummary]:
     """The same by step of a ladder; empty where there was none."""
     steps = measured.numbers["step"]
-    numbers = [int(step) for step in np.unique(steps) if step > 0]
-    return {str(step): _class_summary(measured, measured.main & (steps == step), goodput) for step in numbers}
+    return {
+        str(step): _class_summary(
+            measured, "all", measured.main & (steps == step), goodput, (Selector("step", value=step),)
+        )
+        for step in measured.steps()
+    }
 
 
-def _class_summary(measured: Measured, mask: Mask, goodput: dict[str, float]) -> ClassSummary:
+def _class_summary(
+    measured: Measured, name: str, mask: Mask, goodput: dict[str, float], selectors: tuple[Selector, ...] = ()
+) -> ClassSummary:
     sent, ok = mask & measured.sent, mask & measured.ok
     outcome = measured.texts["outcome"][mask]
-    start, end = measured.window_s(sent)
-    duration = end - start
+    start, end = measured.span_s(sent)
     output = measured.numbers["output_tokens"][ok]
     inputs = measured.numbers["input_tokens"][ok]
+    window = load_window(measured, selectors)
+    rates, bounds = _rates(measured, name, window) if window else ({}, {})
     figures = ClassSummary(
         requests=int(mask.sum()),
         sent=int(sent.sum()),
@@ -76,29 +85,75 @@ def _class_summary(measured: Measured, mask: Mask, goodput: dict[str, float]) ->
         outcomes=dict(sorted((str(name), count) for name, count in outcome.counts().items())),
         finish_reasons={str(name): count for name, count in measured.texts["finish_reason"][ok].counts().items()},
         warnings=_warnings(measured.texts["warnings"][mask]),
-        duration_s=duration,
-        requests_per_s=_ratio(ok.sum(), duration),
+        duration_s=end - start,
+        requests_per_s=rates.get("requests"),
         input_tokens=_total(inputs),
         output_tokens=_total(output),
-        input_tokens_per_s=_ratio(_total(inputs), duration),
-        output_tokens_per_s=_ratio(_total(output), duration),
+        input_tokens_per_s=rates.get("input_tokens") if _total(inputs) is not None else None,
+        output_tokens_per_s=rates.get("output_tokens") if _total(output) is not None else None,
         unknown_output_tokens=int(np.isnan(output).sum()),
         latency_ms={name: distribution(measured.latency_ms(name)[ok]) for name in REQUEST_LATENCIES},
         service_latency_ms={name: distribution(measured.latency_ms(name, "service")[ok]) for name in ("ttft", "e2e")},
+        load=_load(measured, name, window) if window else None,
+        bounds=bounds | {"success_ratio": _share_bounds(measured, measured.ok, sent)},
     )
-    return _with_goodput(figures, measured, mask, goodput) if goodput else figures
+    return _with_goodput(figures, measured, name, mask, goodput, window) if goodput else figures
 
 
-def _with_goodput(figures: ClassSummary, measured: Measured, mask: Mask, goodput: dict[str, float]) -> ClassSummary:
+def _rates(measured: Measured, name: str, window: LoadWindow) -> tuple[dict[str, float], dict[str, Interval]]:
+    """What arrived a second, of what, and its bounds by the name of the figure."""
+    of = counted(measured, name, ())
+    found = {what: arrived(measured, what, of, window) for what in ("requests", "input_tokens", "output_tokens")}
+    return (
+        {what: amounts.per_s for what, amounts in found.items()},
+        {f"{what}_per_s": amounts.interval for what, amounts in found.items()},
+    )
+
+
+def _load(measured: Measured, name: str, window: LoadWindow) -> LoadFigures:
+    """What was asked of the server over the window of the rates."""
+    of = measured.of_class(name)
+    return LoadFigures(
+        start_s=window.start_s,
+        end_s=window.end_s,
+        window=window.wording,
+        planned_per_s=None if measured.closed_loop else begun_per_s(measured, "intended_at_ns", of, window),
+        sent_per_s=begun_per_s(measured, "sent_at_ns", of, window),
+        in_flight=in_flight(measured, of & measured.sent, window),
+    )
+
+
+def _share_bounds(measured: Measured, hits: Mask, of: Mask) -> Interval:
+    """Bounds of the share of some requests that meet a condition."""
+    n = int(of.sum())
+    if n == 0:
+        return Interval(None, None)
+    deff = correlation_of(hits[of], measured.times_s["intended_at_ns"][of]).design_effect
+    return share_interval(int(hits[of].sum()) / deff, n / deff)
+
+
+def _with_goodput(
+    figures: ClassSummary,
+    measured: Measured,
+    name: str,
+    mask: Mask,
+    goodput: dict[str, float],
+    window: LoadWindow | None,
+) -> ClassSummary:
     """The same with how many requests met all bounds."""
     sent, ok = mask & measured.sent, mask & measured.ok
-    good, evaluable = meets(measured, [Condition(name, "<=", bound) for name, bound in goodput.items()])
-    rate = _ratio((good & ok).sum(), figures.duration_s) if (sent & evaluable).any() else None
+    good, evaluable = meets(measured, [Condition(metric, "<=", bound) for metric, bound in goodput.items()])
+    known = sent & evaluable
+    bounds = figures.bounds | {"attainment": _share_bounds(measured, good & ok, known)}
+    rate = arrived(measured, "requests", counted(measured, name, ()) & good, window) if window and known.any() else None
+    if rate is not None:
+        bounds |= {"goodput_per_s": rate.interval}
     return replace(
         figures,
-        goodput_per_s=rate,
-        attainment=_ratio((good & ok).sum(), (sent & evaluable).sum()),
+        goodput_per_s=rate.per_s if rate is not None else None,
+        attainment=_ratio((good & ok).sum(), known.sum()),
         not_evaluable=int((sent & ~evaluable).sum()),
+        bounds=bounds,
     )
 
 

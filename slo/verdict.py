@@ -21,12 +21,14 @@ from surgeproof.slo.intervals import (
     quantile_interval,
     requests_needed,
     requests_without_miss,
+    scaled,
     share_interval,
     shown_at_least,
     shown_below,
 )
-from surgeproof.slo.means import mean_interval, rate_interval, ratio_interval
+from surgeproof.slo.means import mean_interval, ratio_interval
 from surgeproof.slo.measured import Mask, Measured
+from surgeproof.slo.rates import amount_of, arrived, counted, in_flight, load_window
 from surgeproof.slo.rules import FLOWS, GPU_FIELDS, GPU_METRICS, LATENCIES, PER_GPU, RATES, Objectives, Rule
 from surgeproof.slo.stalls import stalls_s
 from surgeproof.slo.summary import meets
@@ -42,7 +44,7 @@ _SEVERITY = (Verdict.PASS, Verdict.INCONCLUSIVE, Verdict.FAIL, Verdict.INVALID)
 
 def judge(measured: Measured, objectives: Objectives, audit: Audit) -> list[RuleVerdict]:
     """Judge every rule of every class, in the order they were written."""
-    verdicts = [_judge_rule(measured, name, rule) for name, rule in objectives]
+    verdicts = [_judge_rule(measured, name, rule) for name, rule in objectives.by_step(measured.steps())]
     if measured.closed_loop and len(stalls := stalls_s(measured)):
         verdicts = [_after_stall(verdict, float(stalls.max())) for verdict in verdicts]
     if not audit.breaches:
@@ -112,16 +114,21 @@ def _population(measured: Measured, name: str, rule: Rule) -> Mask:
 def _judge_gpu(measured: Measured, name: str, rule: Rule) -> RuleVerdict:
     """Samples of all GPUs: their mean by its interval, quantiles and extremes as they are."""
     field, unit, scale = GPU_FIELDS[rule.metric]
+    window = load_window(measured, rule.selectors)
     values, at_s = measured.gpu_values(field)
+    if window is not None:
+        inside = (at_s >= window.start_s) & (at_s <= window.end_s)
+        values, at_s = values[inside], at_s[inside]
     unit = unit.upper()
     if len(values) == 0:
         decision = (Verdict.INCONCLUSIVE, f"no GPU agent reported {rule.metric}: pass --gpu-agent")
         return _verdict(name, rule, unit, None, 0, Interval(None, None), decision)
     values = values / scale
     if rule.metric == "gpu_memory_per_request":
-        if measured.in_flight() <= 0:
+        together = in_flight(measured, measured.sent, window) if window is not None else 0.0
+        if together <= 0:
             return _without_answers(name, rule)
-        values = values * measured.gpu_count() / measured.in_flight()
+        values = values * measured.gpu_count() / together
     n, condition = len(values), rule.conditions[0]
     if rule.aggregate == "mean":
         observed, interval = float(values.mean()), mean_interval(values, at_s)
@@ -140,7 +147,7 @@ def _judge_gpu(measured: Measured, name: str, rule: Rule) -> RuleVerdict:
         correlation = correlation_of_latencies(values if condition.upper else -values, good, at_s, share)
         interval = quantile_interval(ordered, rule.quantile, correlation.design_effect)
         decision = _decide_share(int(good.sum()), n, correlation, share, "met the bound", "samples")
-    covered = measured.gpu_coverage(field)
+    covered = measured.gpu_coverage(field, window.start_s, window.end_s) if window is not None else 0.0
     if decision[0] is Verdict.PASS and covered < _COVERED:
         decision = (Verdict.INCONCLUSIVE, f"samples cover only {covered:.0%} of the run")
     return _verdict(name, rule, unit, observed, n, interval, decision)
@@ -192,6 +199,9 @@ def _judge_gaps(measured: Measured, name: str, rule: Rule) -> RuleVerdict:
         why = f"all {failed} requests failed" if failed and not answered else "no gap between arrivals was measured"
         decision = (Verdict.FAIL if failed and not answered else Verdict.INCONCLUSIVE, f"{why} for this class")
         return _verdict(name, rule, "ms", None, 0, Interval(None, None), decision)
+    if len(measured.steps()) > 1:
+        decision = (Verdict.INCONCLUSIVE, "gaps are not kept by step of a ladder: use max_gap, or a run for each step")
+        return _verdict(name, rule, "ms", None, n, Interval(None, None), decision)
     values = values_ms()
     if rule.quantile is None:
         return _judge_gap_value(name, rule, by_block, values, failed)
@@ -435,27 +445,25 @@ def _judge_share(measured: Measured, name: str, rule: Rule, mask: Mask) -> RuleV
 
 
 def _judge_rate(measured: Measured, name: str, rule: Rule, mask: Mask) -> RuleVerdict:
-    chosen = mask & measured.ok
-    start, end = measured.window_s(mask)
-    n = int(chosen.sum())
-    if not mask.any() or end <= start:
+    window = load_window(measured, rule.selectors)
+    if not mask.any() or window is None:
         return _without_answers(name, rule)
+    of = counted(measured, name, rule.selectors)
+    n, what = int((mask & of).sum()), amount_of(rule.metric)
     if n == 0:
         interval = Interval(0.0, 0.0)
         return _verdict(name, rule, "/s", 0.0, 0, interval, _decide_value(rule, interval))
-    counted = rule.metric.removesuffix(PER_GPU)
-    amounts = np.ones(n) if counted == "requests_per_s" else measured.numbers[counted.removesuffix("_per_s")][chosen]
+    gpus = 1
     if rule.metric.endswith(PER_GPU):
-        if not measured.gpu_count():
+        gpus = measured.gpu_count()
+        if not gpus:
             decision = (Verdict.INCONCLUSIVE, "no GPU agent reported any GPU: pass --gpu-agent")
             return _verdict(name, rule, "/s", None, n, Interval(None, None), decision)
-        amounts = amounts / measured.gpu_count()
-    unknown = int(np.isnan(amounts).sum())
+    unknown = 0 if what == "requests" else int(np.isnan(measured.numbers[what][mask & of]).sum())
     if unknown == n:
         return _without_answers(name, rule, unknown)
-    amounts = np.nan_to_num(amounts)
-    observed = float(amounts.sum() / (end - start))
-    interval = rate_interval(amounts, measured.times_s["done_at_ns"][chosen] - start, end - start)
+    amounts = arrived(measured, what, of, window)
+    observed, interval = amounts.per_s / gpus, scaled(amounts.interval, 1 / gpus)
     decision = _decide_value(rule, interval)
     if unknown:
         # The known sum is a minimum: it can satisfy a lower bound, or exceed an upper one.
@@ -463,6 +471,7 @@ def _judge_rate(measured: Measured, name: str, rule: Rule, mask: Mask) -> RuleVe
         reason = f"at least {observed:,.0f}/s; {unknown} of {n} responses have no token count"
         decision = (decision[0] if decision[0] is robust else Verdict.INCONCLUSIVE, reason)
         interval = Interval(interval.low, None)
+    decision = (decision[0], f"{decision[1]}; {window.wording}")
     return _verdict(name, rule, "/s", None if unknown else observed, n, interval, decision)
 
 

@@ -1,29 +1,79 @@
 """Figures as text, the same on terminal, page and report. Pure."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 
 from surgeproof.records import Verdict
-from surgeproof.results import Audit, RuleVerdict, Summary
+from surgeproof.results import Audit, ClassSummary, Interval, RuleVerdict, Summary
 from surgeproof.slo.compare import Difference
 
 
 def counts_line(summary: Summary) -> str:
-    """One line of counts and rates of all requests."""
+    """One line of counts of all requests."""
     total = summary.total
-    parts = [
-        f"{total.requests} requests, {total.ok} answered, {total.failed} failed",
-        f"{number(total.requests_per_s)} requests/s",
-        f"{number(total.output_tokens_per_s)} output tokens/s",
-    ]
+    parts = [f"{total.requests} requests, {total.ok} answered, {total.failed} failed"]
     others = {"shed": total.shed, "cancelled": total.cancelled, "not sent": total.not_sent}
     parts += [f"{count} {name}" for name, count in others.items() if count]
-    if isinstance(total.attainment, float):
-        parts.append(f"goodput {number(total.goodput_per_s or None)}/s ({total.attainment:.2%} of requests)")
     errors = {name: count for name, count in total.outcomes.items() if name.startswith("error")}
     if errors:
         parts.append(", ".join(f"{count} × {name}" for name, count in errors.items()))
     return "; ".join(parts)
+
+
+def rates_line(summary: Summary) -> str | None:
+    """One line of rates with their bounds and their window; None for a ladder, whose steps have rates of their own."""
+    total, load = summary.total, summary.total.load
+    if load is None or summary.is_ladder:
+        return None
+    planned = "" if load.planned_per_s is None else f"{number(load.planned_per_s)} planned, "
+    parts = [
+        f"requests/s: {planned}{number(load.sent_per_s)} sent, {_bounded(total, 'requests_per_s')} answered",
+        f"output tokens/s: {_bounded(total, 'output_tokens_per_s')}",
+        f"{number(load.in_flight)} in flight",
+    ]
+    if isinstance(total.attainment, float):
+        attained = f"{_percent(total.attainment)}{_between(total.bounds.get('attainment'), _percent)} of requests"
+        parts.append(f"goodput {_bounded(total, 'goodput_per_s')}/s, {attained}")
+    return f"{'; '.join(parts)}; {load.window}"
+
+
+def _bounded(figures: ClassSummary, name: str) -> str:
+    value = getattr(figures, name)
+    shown = number(value if isinstance(value, float) else None)
+    return f"{shown}{_between(figures.bounds.get(name), number)}"
+
+
+def _between(interval: Interval | None, text: Callable[[float | None], str]) -> str:
+    if interval is None or interval.low is None or interval.high is None:
+        return ""
+    return f" ({text(interval.low)} to {text(interval.high)})"
+
+
+def _percent(value: float | None) -> str:
+    return "–" if value is None else f"{value * 100:.4g} %"
+
+
+STEPS = ("users", "requests", "failed", "requests/s", "output tokens/s", "in flight", "ttft p50", "ttft p99",
+         "tpot p50", "tpot p99", "e2e p50", "e2e p99")  # fmt: skip
+"""Columns of a ladder's table; latencies in ms."""
+
+
+def step_rows(summary: Summary) -> list[tuple[str, ...]]:
+    """A row of figures for every step of a ladder; none without one."""
+    return [_step_row(users, figures) for users, figures in summary.steps.items()] if summary.is_ladder else []
+
+
+def _step_row(users: str, figures: ClassSummary) -> tuple[str, ...]:
+    latencies = (figures.latency_ms[name] for name in ("ttft", "tpot", "e2e"))
+    return (
+        users,
+        str(figures.requests),
+        str(figures.failed),
+        _bounded(figures, "requests_per_s"),
+        _bounded(figures, "output_tokens_per_s"),
+        number(figures.load.in_flight if figures.load else None),
+        *(number(value) for one in latencies for value in (one.p50, one.p99)),
+    )
 
 
 def latency_title(summary: Summary) -> str:

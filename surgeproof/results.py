@@ -108,17 +108,38 @@ class Distribution(Struct, frozen=True):
         return cls(n, mean, low, high, **named)
 
 
+class LoadFigures(Struct, frozen=True, kw_only=True):
+    """What was asked of the server over the time for which rates are given.
+
+    Attributes:
+        start_s, end_s: that time, since the run's first planned request.
+        window: the same in words.
+        planned_per_s: requests due; None in a closed loop, which plans no times.
+        sent_per_s: requests sent.
+        in_flight: mean number of requests on the wire.
+    """
+
+    start_s: float
+    end_s: float
+    window: str
+    planned_per_s: float | None
+    sent_per_s: float
+    in_flight: float
+
+
 class ClassSummary(Struct, frozen=True, kw_only=True):
     """Figures of one request class, or of one step of a ladder. Latencies are of answered requests.
 
     Attributes:
         shed: refused with 429 or 503; part of `failed`.
-        duration_s: from the first planned time to the last end.
+        duration_s: from the first planned time to the last end; rates are over `load`'s window instead.
         unknown_output_tokens: answered requests without a token count.
         latency_ms: by metric, from the planned time.
         service_latency_ms: by metric, from the send.
         inter_chunk_ms: gaps between arrivals; unset for steps.
         goodput_per_s, attainment, not_evaluable: where goodput bounds were given.
+        load: what was asked of the server over the window of the rates; None where nothing was sent.
+        bounds: of rates and shares, by the name of the figure.
     """
 
     requests: int
@@ -145,6 +166,8 @@ class ClassSummary(Struct, frozen=True, kw_only=True):
     attainment: float | UnsetType | None = UNSET
     not_evaluable: int | UnsetType = UNSET
     inter_chunk_ms: Distribution | UnsetType = UNSET
+    load: LoadFigures | None = None
+    bounds: dict[str, Interval] = {}
 
 
 class Budget(Struct, frozen=True):
@@ -227,6 +250,11 @@ class Summary(Struct, frozen=True, kw_only=True):
     dispatch: tuple[DispatchLine, ...] | UnsetType = UNSET
     closed_loop: bool = False
     stalls: Stalls | None = None
+
+    @property
+    def is_ladder(self) -> bool:
+        """Whether the load changed from step to step, so that figures of all requests are of no one load."""
+        return len(self.steps) > 1
 
     @property
     def total(self) -> ClassSummary:

@@ -1,6 +1,7 @@
 """Servers that freeze, answer late or answer nothing: the verdict of a run against each."""
 
 import asyncio
+import itertools
 import json
 import re
 import threading
@@ -118,6 +119,32 @@ def test_the_drain_limit_is_waited_for_once(tmp_path: Path) -> None:
     outcomes = json.loads(result.stdout)["summary"]["classes"]["all"]["outcomes"]
     assert outcomes.get("error:timeout", 0) >= 2, outcomes
     assert outcomes.get("ok", 0) <= 2, outcomes
+
+
+def test_a_request_that_hangs_does_not_lower_the_rate(tmp_path: Path) -> None:
+    """One of 100 requests at 20/s takes 8 s longer: 100 in 13 s were 7.7/s."""
+    (tmp_path / "slo.yaml").write_text("['requests_per_s >= 15']")
+    pauses = itertools.count()
+    flags = ("--request-rate", "20", "--arrivals", "constant", "--duration", "5s", "--slo", "slo.yaml")
+    with server(lambda: 8.0 if next(pauses) == 200 else 0.01) as url:
+        result = trusted("--base-url", url, *flags, cwd=tmp_path)
+    assert result.returncode == 0, result.stdout + result.stderr
+    rate = re.search(r"([\d.]+) \([\d.]+ to [\d.]+\) answered", result.stdout)
+    assert rate, result.stdout
+    assert float(rate[1]) == pytest.approx(20.0, abs=1.0)
+
+
+def test_a_ladder_is_judged_step_by_step(tmp_path: Path) -> None:
+    """A reply of 250 ms: 1 user asks 4 times a second, 4 users 16 times; no figure over both is shown."""
+    (tmp_path / "slo.yaml").write_text("['requests_per_s >= 8']")
+    flags = ("--concurrency", "1,4", "--duration", "8s", "--warmup", "1s", "--slo", "slo.yaml")
+    with server(lambda: 0.05) as url:
+        result = trusted("--base-url", url, *flags, "--json", cwd=tmp_path)
+    found = json.loads(result.stdout)
+    verdicts = {verdict["rule"]: verdict["verdict"] for verdict in found["verdicts"]}
+    assert verdicts == {"requests_per_s >= 8 where step = 1": "FAIL", "requests_per_s >= 8 where step = 4": "PASS"}
+    for users, figures in found["summary"]["steps"].items():
+        assert figures["requests_per_s"] == pytest.approx(4 * int(users), rel=0.15)
 
 
 @pytest.mark.parametrize("rules", [None, "['success >= 0%']"])

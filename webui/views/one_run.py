@@ -4,7 +4,18 @@ import pandas as pd
 import streamlit as st
 
 from surgeproof.results import Audit
-from surgeproof.slo.wording import BOARD, board_row, cap_line, counts_line, latency_title, notices, when
+from surgeproof.slo.wording import (
+    BOARD,
+    STEPS,
+    board_row,
+    cap_line,
+    counts_line,
+    latency_title,
+    notices,
+    rates_line,
+    step_rows,
+    when,
+)
 from surgeproof.strict_json import plain
 from surgeproof.webui import charts, data
 
@@ -32,6 +43,8 @@ for check in audit.breaches:
 if line := cap_line(audit):
     st.warning(line)
 st.write(counts_line(summary))
+if line := rates_line(summary):
+    st.write(line)
 for notice in notices(summary):
     st.warning(notice)
 
@@ -43,10 +56,15 @@ if run.verdicts:
     st.dataframe(board, hide_index=True, width="stretch")
 
 st.subheader(latency_title(summary))
+if summary.is_ladder:
+    st.dataframe(pd.DataFrame(step_rows(summary), columns=list(STEPS)), hide_index=True, width="stretch")
+groups = (
+    {f"{users} users": of_step for users, of_step in summary.steps.items()} if summary.is_ladder else summary.classes
+)
 rows = [
     {"class": name, "latency, ms": latency} | {key: value for key, value in plain(figures).items() if key != "mean"}
-    for name, of_class in summary.classes.items()
-    for latency, figures in of_class.latency_ms.items()
+    for name, of_group in groups.items()
+    for latency, figures in of_group.latency_ms.items()
 ]
 st.dataframe(pd.DataFrame(rows).round(1), hide_index=True, width="stretch")
 

@@ -11,6 +11,7 @@ from surgeproof.ci.reports import as_junit, as_markdown, write_reports
 from surgeproof.errors import ConfigError
 from surgeproof.records import Verdict
 from surgeproof.results import Audit, AuditCheck, RunResult
+from surgeproof.slo.measured import Measured
 from surgeproof.slo.rules import parse_objectives
 from surgeproof.slo.summary import summarise
 from surgeproof.slo.verdict import judge
@@ -45,6 +46,14 @@ def test_markdown_shows_the_board_and_the_audit() -> None:
     assert "client audit, send_lag_p99: use --processes 4 \\| or less" in text
     table = [line for line in text.splitlines() if line.startswith("|")]
     assert {line.replace("\\|", "").count("|") for line in table} == {8}
+
+
+def test_markdown_shows_a_ladder_by_step() -> None:
+    held = Measured(measured([100.0] * 400, step=[2] * 200 + [8] * 200).columns, closed_loop=True)
+    text = as_markdown(RunResult(7, None, (), Audit(), summarise(held), 0))
+    table = [line for line in text.splitlines() if line.startswith("|")]
+    assert [line.split("|")[1].strip() for line in table[2:]] == ["2", "8"]
+    assert "requests/s:" not in text, "a rate over both steps is of no load"
 
 
 def test_plain_data_names_the_exit_code() -> None:

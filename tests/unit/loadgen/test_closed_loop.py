@@ -95,3 +95,20 @@ def test_requests_of_the_first_seconds_are_warm_up() -> None:
     driven.clock.time_ns += 2_500_000_000
     driven.ask()
     assert driven.sender.phases == ["warmup", "main"]
+
+
+def test_every_step_of_a_ladder_warms_up_anew() -> None:
+    """Two seconds of each step; the second begins 10 s after the load."""
+    driven = Driven(LoadConfig(concurrency=(1, 2), duration_s=10.0, warmup_s=2.0))
+    for step, wait_s in ((1, 5.0), (1, 5.0), (2, 1.0), (2, 1.5), (2, 1.0)):
+        driven.ask(step)
+        driven.clock.time_ns += round(wait_s * 1e9)
+    assert driven.sender.phases == ["warmup", "main", "warmup", "warmup", "main"]
+
+
+def test_the_first_requests_of_every_step_are_warm_up_over_all_workers() -> None:
+    """Of three a step, worker 0 of 2 sends the first and the third."""
+    driven = Driven(LoadConfig(concurrency=(1, 2), num_prompts=8, num_warmups=3), worker=0, workers=2)
+    for step in (1, 1, 1, 2, 2, 2):
+        driven.ask(step)
+    assert driven.sender.phases == ["warmup", "warmup", "main"] * 2
