@@ -13,6 +13,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from surgeproof.autocorrelation import autocorrelation_time
 from surgeproof.slo.intervals import NORMAL_POINT, Floats, quantile_rank, t_quantile
 from surgeproof.slo.measured import Mask
 
@@ -24,8 +25,6 @@ _MIN_BLOCKS = 24
 _MAX_BLOCKS = 256
 _NOISE = 2.0
 """A clustering within so many standard errors of none is taken as none."""
-_TIME_NOISE = 5.0
-"""The same for the sum of autocorrelations; its first pair has a standard error of 2 / sqrt(blocks)."""
 _HIGH = 0.9
 """The level whose exceedances show clusters where the bound itself is seldom missed."""
 
@@ -117,29 +116,6 @@ def blocks_of(at_s: Floats) -> Blocks | None:
     count = int(np.clip(len(at_s) // _REQUESTS_PER_BLOCK, _MIN_BLOCKS, _MAX_BLOCKS))
     numbers: npt.NDArray[np.int64] = np.minimum((at_s - start) / span * count, count - 1).astype(np.int64)
     return Blocks(numbers, np.bincount(numbers, minlength=count).astype(np.float64), span)
-
-
-def autocorrelation_time(series: Floats) -> float:
-    """Blocks that one independent block takes: 1 plus twice the sum of the autocorrelations; at least 1.
-
-    The sum ends where a pair of neighbouring lags is no longer positive, and pairs may not grow (Geyer).
-    A sum within two and a half standard errors of that of independent blocks is taken as theirs.
-    """
-    count = len(series)
-    centred = series - series.mean()
-    spectrum = np.fft.rfft(centred, 2 * count)
-    covariance = np.fft.irfft(spectrum * np.conj(spectrum))[:count] / count
-    if covariance[0] <= 0:
-        return 1.0
-    total, smallest = -covariance[0], math.inf
-    for lag in range(0, count - 1, 2):
-        pair = covariance[lag] + covariance[lag + 1]
-        if pair <= 0:
-            break
-        smallest = min(pair, smallest)
-        total += 2 * smallest
-    time = float(total / covariance[0])
-    return time if time > 1 + _TIME_NOISE / math.sqrt(count) else 1.0
 
 
 def _block_effect(hits: Mask, blocks: Blocks) -> tuple[float, float]:

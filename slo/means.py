@@ -2,8 +2,9 @@
 
 import math
 
+from surgeproof.autocorrelation import autocorrelation_time
 from surgeproof.results import Interval
-from surgeproof.slo.correlation import autocorrelation_time, blocks_of
+from surgeproof.slo.correlation import blocks_of
 from surgeproof.slo.intervals import Floats, t_quantile
 
 _MIN_BLOCKS = 8

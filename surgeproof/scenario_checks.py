@@ -108,8 +108,6 @@ def _exclusive_keys(load: LoadConfig) -> Iterator[str]:
         yield "load.request_rate: a profile sets the arrival times, so the rate cannot be inf"
     if load.profile is not None and load.arrivals is not None:
         yield "load.arrivals: a profile sets the arrival times; remove one of the two"
-    if load.profile is not None and load.window_s is not None:
-        yield "load.window_s: only for a trace; limit a profile with load.duration_s"
     if load.scale is not None and (load.profile is None or load.request_rate is None):
         yield "load.scale: needs both load.request_rate and load.profile"
     if load.turns == "after_response" and load.concurrency:

@@ -18,6 +18,7 @@ class Dimension(IntEnum):
     ARRIVALS = 3
     THINNING = 4
     MODELS = 5
+    PART = 6
 
 
 def generator(seed: int, dimension: Dimension) -> np.random.Generator:

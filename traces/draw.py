@@ -19,6 +19,7 @@ from surgeproof.seeds import Dimension, generator
 from surgeproof.traces import arrivals
 from surgeproof.traces.prefixes import cached_tokens, sessions_of
 from surgeproof.traces.profile import Profile
+from surgeproof.traces.profile_part import choose_part, part_notes, starting_at
 from surgeproof.traces.scaling import EFFECTS, default_mode, scale
 
 Floats = npt.NDArray[np.float64]
@@ -111,7 +112,7 @@ def from_profile(load: LoadConfig, profile: Profile) -> Traffic:
     Raises:
         ConfigError: the mode cannot give this rate, or the requests are too many.
     """
-    notes: tuple[str, ...] = ()
+    load, profile, notes = _part_played(load, profile)
     kept = 1.0
     if load.request_rate is not None:
         factor = load.request_rate / _mean_rate_sent(load, profile)
@@ -119,30 +120,45 @@ def from_profile(load: LoadConfig, profile: Profile) -> Traffic:
         if mode == "compress":
             factor = _compression(load, profile, load.request_rate)
         profile, kept = scale(profile, mode, factor)
-        notes = (f"profile scaled by {factor:.3g}, {mode}: {EFFECTS[mode]}",)
+        notes = (*notes, f"profile scaled by {factor:.3g}, {mode}: {EFFECTS[mode]}")
     at_s, lengths = _profile_requests(load, profile)
     if kept < 1:
         keep = generator(load.seed, Dimension.THINNING).random(len(at_s)) < kept
         at_s, lengths = at_s[keep], lengths[keep]
     limit = _count_limit(load)
     at_s, lengths = at_s[:limit], lengths[:limit]
-    notes = (*notes, *_part_played(load, profile))
     return Traffic(lengths, np.round(at_s * 1e9).astype(np.int64), notes=notes)
 
 
-def _part_played(load: LoadConfig, profile: Profile) -> tuple[str, ...]:
-    """What a run shorter than its profile leaves out; the same part is played whatever the seed."""
+def _part_played(load: LoadConfig, profile: Profile) -> tuple[LoadConfig, Profile, tuple[str, ...]]:
+    """The load and the profile from the part on that the run plays, and notes about it.
+
+    Raises:
+        ConfigError: the window lies beyond the profile.
+    """
     model = profile.arrivals
-    played_s = (load.duration_s or model.span_s) * load.speedup
-    if played_s > model.span_s - model.coarse_window_s:
-        return ()
-    windows = max(1, round(played_s / model.coarse_window_s))
-    rate = float(np.mean(model.rates_per_s[:windows])) / model.mean_rate_per_s
-    note = (
-        f"profile: the run plays its first {played_s / 60:.3g} of {model.span_s / 60:.3g} minutes, where its rate is "
-        f"{rate:.0%} of its mean; a busier part may be left out, and --seed does not change which part it is"
-    )
-    return (note,)
+    if load.window_s is not None:
+        if load.window_s[0] >= model.span_s:
+            raise ConfigError(f"load.window_s starts at {load.window_s[0]:g} s; the profile lasts {model.span_s:g} s")
+        if load.duration_s is None:
+            end_s = min(load.window_s[1], model.span_s)
+            load = msgspec.structs.replace(load, duration_s=(end_s - load.window_s[0]) / load.speedup)
+    part = choose_part(load, profile, _length_s(load, profile))
+    if part is None:
+        return load, profile, ()
+    return load, starting_at(profile, part.start_s), tuple(part_notes(load, profile, part))
+
+
+def _length_s(load: LoadConfig, profile: Profile) -> float:
+    """How much of a profile's time a run plays, s; all of it where the run has no limit."""
+    model = profile.arrivals
+    rate = load.request_rate or model.mean_rate_per_s
+    factor = rate / model.mean_rate_per_s
+    compressed = (load.scale or default_mode(profile, factor)) == "compress"
+    pace = load.speedup * (factor if compressed else 1.0)
+    count = _count_limit(load)
+    limits_s = (load.duration_s, None if count is None else count / rate)
+    return min(model.span_s, *(limit_s * pace for limit_s in limits_s if limit_s is not None), model.span_s)
 
 
 def replay_times(points: Sequence[TracePoint], speedup: float) -> Ints:

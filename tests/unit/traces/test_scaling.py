@@ -86,16 +86,6 @@ def test_every_way_gives_the_rate_that_was_asked_for(mode: str) -> None:
     assert any(mode in note for note in planned.notes)
 
 
-@pytest.mark.parametrize(("duration_s", "part"), [(300.0, "first 5 of 58 minutes"), (3480.0, None)])
-def test_a_run_that_plays_a_part_of_its_profile_says_which(duration_s: float, part: str | None) -> None:
-    """Rates of the first five of 58 windows of a minute against the mean of all."""
-    held = load_profile("azure-conv").arrivals
-    share = f"{np.mean(held.rates_per_s[:5]) / np.mean(held.rates_per_s):.0%} of its mean"
-    flags = {"target.base_url": "http://127.0.0.1:1/v1", "load.profile": "azure-conv", "load.duration_s": duration_s}
-    notes = " ".join(plan_scenario(load_scenario(None, flags)).notes)
-    assert (part in notes and share in notes) if part else "plays its first" not in notes
-
-
 def test_a_recording_can_be_thinned_or_compressed_only() -> None:
     held = profile()
     from surgeproof.traces.profile import Recording
