@@ -22,6 +22,7 @@ def result_document(result: RunResult) -> JsonObject:
     """Verdict, exit code, objectives and audit; the run's figures are those of `run_document`."""
     return {
         "run": result.run_id,
+        **({"repetitions": list(result.repetitions)} if result.repetitions else {}),
         "verdict": plain(result.verdict),
         "exit_code": int(result.exit_code),
         "verdicts": plain(result.verdicts),

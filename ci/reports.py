@@ -44,7 +44,7 @@ def as_junit(result: RunResult) -> str:
     kinds = [kind for _, _, kind, _, _ in cases]
     suite = ET.Element(
         "testsuite",
-        name=f"Surgeproof run {result.run_id}",
+        name=f"Surgeproof {result.title[0].lower()}{result.title[1:]}",
         tests=str(len(cases)),
         failures=str(kinds.count("failure")),
         errors=str(kinds.count("error")),
@@ -69,7 +69,7 @@ def _legal(text: str) -> str:
 def as_markdown(result: RunResult) -> str:
     """The board as a table, and below it why a rule did not pass and what the client's audit says."""
     lines = [
-        f"## Run {result.run_id}: {result.verdict or 'no objectives'} (exit {result.exit_code})",
+        f"## {result.title}: {result.verdict or 'no objectives'} (exit {result.exit_code})",
         "",
         counts_line(result.summary),
         "",

@@ -35,7 +35,7 @@ def print_result(result: RunResult, console: Console | None = None) -> None:
     print_gpus(result.summary, console)
     verdict = str(result.verdict) if result.verdict else "no objectives"
     text = Text.assemble(
-        f"Run {result.run_id}: ",
+        f"{result.title}: ",
         (verdict, f"bold {_COLOURS.get(verdict, 'default')}"),
         f" (exit {result.exit_code})",
     )

@@ -9,13 +9,17 @@ from surgeproof.commands.options import RUN_ID, db_option, json_option, report_o
 
 
 @click.command()
-@click.argument("run_id", type=RUN_ID)
-@click.option("--slo", type=click.Path(path_type=Path), help="YAML file of objectives. Default: those of the run.")
+@click.argument("run_ids", type=RUN_ID, nargs=-1, required=True, metavar="RUN_ID...")
+@click.option(
+    "--slo", type=click.Path(path_type=Path), help="YAML file of objectives. Default: those of the (first) run."
+)
 @db_option
 @json_option
 @report_options
-def gate(run_id: int, slo: Path | None, db: str, as_json: bool, junit: Path | None, markdown: Path | None) -> None:
-    """Judge a stored run again; the exit code is the verdict."""
+def gate(
+    run_ids: tuple[int, ...], slo: Path | None, db: str, as_json: bool, junit: Path | None, markdown: Path | None
+) -> None:
+    """Judge a stored run again, or repetitions of one scenario together; the exit code is the verdict."""
     import json
 
     from surgeproof.ci.gate import gate as judge
@@ -24,7 +28,7 @@ def gate(run_id: int, slo: Path | None, db: str, as_json: bool, junit: Path | No
     from surgeproof.commands.board import print_result
     from surgeproof.scenario_file import load_slo
 
-    result = judge(db, run_id, load_slo(slo) if slo else None)
+    result = judge(db, run_ids, load_slo(slo) if slo else None)
     if as_json:
         click.echo(json.dumps(result_document(result), allow_nan=False))
     else:

@@ -64,6 +64,13 @@ if TYPE_CHECKING:
 @click.option("--num-warmups", type=int, help="Number of initial requests (of each step) that are not judged.")
 @click.option("--warmup", help="Initial period (of each step) that is not judged, such as 30s.")
 @click.option("--drain", help="How long to wait for answers after the load has ended.")
+@click.option(
+    "--repeat",
+    type=click.IntRange(1, 1000),
+    default=1,
+    metavar="R",
+    help="Run R times with seeds SEED, SEED+1, .. and judge the runs together.",
+)
 @click.option("--seed", type=int, help="Random seed of arrivals, lengths, classes and prompts.")
 @click.option("--ignore-eos", is_flag=True, help="Ask the server for full output lengths (vLLM).")
 @click.option("--tokenizer", type=click.Path(), help="tokenizer.json for exact prompt lengths.")
@@ -92,6 +99,7 @@ def run(
     headers: tuple[tuple[str, str], ...],
     junit: Path | None,
     markdown: Path | None,
+    repeat: int,
     **flags: Any,
 ) -> None:
     """Run a load test from a SCENARIO file, from flags (named as in vLLM), or both; flags override the file."""
@@ -105,7 +113,11 @@ def run(
     path = paths[0] if paths else None
     flags["goodput"] = [*flags["goodput"], *bounds]
     scenario = load_scenario(path, _overrides(flags))
-    result = run_and_show(scenario, secrets_of(api_key, headers), db, path, as_json=as_json)
+    secrets = secrets_of(api_key, headers)
+    if repeat > 1:
+        result = _repeat(scenario, secrets, db, path, repeat, as_json=as_json)
+    else:
+        result = run_and_show(scenario, secrets, db, path, as_json=as_json)
     if junit or markdown:
         from surgeproof.ci.reports import write_reports
 
@@ -113,16 +125,55 @@ def run(
     sys.exit(result.exit_code)
 
 
-def run_and_show(scenario: "Scenario", secrets: "Secrets", db: str, path: Path | None, *, as_json: bool) -> "RunResult":
-    """Execute a run, print its result and return it."""
+def _repeat(
+    scenario: "Scenario", secrets: "Secrets", db: str, path: Path | None, repeat: int, *, as_json: bool
+) -> "RunResult":
+    """Execute a scenario several times with seeds of their own, judge the runs together, print and return that."""
+    import json
+
+    from msgspec import structs
+
+    from surgeproof.ci.gate import gate
+    from surgeproof.ci.json_output import result_document
+    from surgeproof.commands.board import print_result
+    from surgeproof.exit_codes import ExitCode
+    from surgeproof.slo.wording import counts_line
+
+    done: list[int] = []
+    for number in range(repeat):
+        load = structs.replace(scenario.load, seed=scenario.load.seed + number)
+        if not as_json:
+            click.echo(f"Repetition {number + 1} of {repeat}", err=True)
+        result = _execute(structs.replace(scenario, load=load), secrets, db, path, quiet=as_json)
+        done.append(result.run_id)
+        if not as_json:
+            click.echo(f"{result.title}: {result.verdict or 'no objectives'}; {counts_line(result.summary)}", err=True)
+        if result.exit_code > ExitCode.INVALID:
+            click.echo(f"Interrupted; {number} of {repeat} repetitions are complete", err=True)
+            return result
+    together = gate(db, done, None)
+    if as_json:
+        click.echo(json.dumps(result_document(together), allow_nan=False))
+    else:
+        print_result(together)
+        click.echo(f"Stored in {shown(db)}; judge them again with: surgeproof gate {' '.join(map(str, done))}")
+    return together
+
+
+def _execute(scenario: "Scenario", secrets: "Secrets", db: str, path: Path | None, *, quiet: bool) -> "RunResult":
     from surgeproof.runs.locust_process import LocustProcess
 
     locust = LocustProcess(scenario, secrets, db)
     try:
-        result = _run_with_progress(locust, scenario, secrets, db, path, quiet=as_json)
+        return _run_with_progress(locust, scenario, secrets, db, path, quiet=quiet)
     except BaseException:
         locust.abandon()
         raise
+
+
+def run_and_show(scenario: "Scenario", secrets: "Secrets", db: str, path: Path | None, *, as_json: bool) -> "RunResult":
+    """Execute a run, print its result and return it."""
+    result = _execute(scenario, secrets, db, path, quiet=as_json)
     if as_json:
         import json
 

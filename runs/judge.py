@@ -1,6 +1,6 @@
 """Judges a run when its load has ended, and stored runs again. The verdict decides the exit code."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from msgspec import structs
 
@@ -9,16 +9,16 @@ from surgeproof.exit_codes import ExitCode, exit_code_of
 from surgeproof.loadgen.audit import audit_run, with_objectives
 from surgeproof.loadgen.fidelity import dispatch_lines
 from surgeproof.records import RunState
-from surgeproof.results import Audit, RunEnd, RunResult, Summary
+from surgeproof.results import Audit, Run, RunEnd, RunResult, Summary
 from surgeproof.runs.collect import RunInProgress
 from surgeproof.runs.gpu_summary import gpu_summary
-from surgeproof.runs.stored import measured_run
+from surgeproof.runs.stored import ended_run, measured_run, same_load
 from surgeproof.slo.burn import budgets
 from surgeproof.slo.measured import Measured
 from surgeproof.slo.rules import parse_objectives
 from surgeproof.slo.summary import summarise
 from surgeproof.slo.verdict import judge, overall
-from surgeproof.storage.queries import get_run, gpu_samples, health_samples
+from surgeproof.storage.queries import gpu_samples, health_samples
 from surgeproof.storage.store import open_engine
 
 
@@ -75,26 +75,64 @@ def _summary(run: RunInProgress, measured: Measured) -> Summary:
     return summary
 
 
-def judge_stored(db_url: str, run_id: int, slo: Mapping[str, tuple[str, ...]] | None) -> RunResult:
-    """Judge a stored run again, by its own objectives or by others; nothing is changed.
+def judge_stored(db_url: str, run_ids: Sequence[int], slo: Mapping[str, tuple[str, ...]] | None) -> RunResult:
+    """Judge a stored run again, or several repetitions together, by their own objectives or by others.
+
+    Nothing is changed. Repetitions are judged as one long run.
 
     Raises:
-        UsageError: there is no such run, it has not ended, or there is nothing to judge it by.
+        UsageError: there is no such run, it has not ended, there is nothing to judge it by, or the runs are not
+            repetitions of one scenario.
         StoreError: there is no such database.
     """
     engine = open_engine(db_url, create=False)
-    run = get_run(engine, run_id)
-    if run.summary is None:
-        raise UsageError(f"run {run_id} has not ended: wait for it; if it was killed, use 'surgeproof recover'")
-    objectives = parse_objectives(slo if slo is not None else run.scenario.slo)
-    if not objectives:
-        raise UsageError(f"run {run_id} has no objective: give --slo FILE with at least one")
-    audit = with_objectives(run.audit or Audit(), objectives.tightest_ms)
-    measured = measured_run(engine, run_id, objectives, closed_loop=run.scenario.closed_loop)
+    runs = [ended_run(engine, run_id) for run_id in dict.fromkeys(run_ids)]
+    first = runs[0]
+    for run in runs[1:]:
+        _check_repetition(first, run)
+    objectives = parse_objectives(slo if slo is not None else first.scenario.slo)
+    if not objectives and (len(runs) == 1 or slo is not None):
+        raise UsageError(f"run {first.id} has no objective: give --slo FILE with at least one")
+    closed_loop = first.scenario.closed_loop
+    each = [measured_run(engine, run.id, objectives, closed_loop=closed_loop) for run in runs]
+    audits = [with_objectives(run.audit or Audit(), objectives.tightest_ms) for run in runs]
+    if len(runs) == 1:
+        measured, audit, summary = each[0], audits[0], first.summary
+    else:
+        measured = Measured.together(each)
+        audit, summary = _joined(runs, audits), summarise(measured, first.scenario.goodput)
+    assert summary is not None, "an ended run has a summary"
     verdicts = judge(measured, objectives, audit)
     verdict = overall(measured, verdicts, audit)
     code: int = exit_code_of(verdict)
-    if run.state is not RunState.FINISHED:
-        # A run that was stopped or broke must not pass a gate, even if its figures were good until then.
-        code = run.exit_code or ExitCode.INVALID
-    return RunResult(run_id, verdict, tuple(verdicts), audit, run.summary, code)
+    for run in runs:
+        if run.state is not RunState.FINISHED:
+            # A run that was stopped or broke must not pass a gate, even if its figures were good until then.
+            code = run.exit_code or ExitCode.INVALID
+    repetitions = tuple(run.id for run in runs) if len(runs) > 1 else ()
+    return RunResult(first.id, verdict, tuple(verdicts), audit, summary, code, repetitions)
+
+
+def _joined(runs: Sequence[Run], audits: Sequence[Audit]) -> Audit:
+    """The checks of all runs, each named with its run; one breach voids all."""
+    return Audit(
+        tuple(
+            structs.replace(check, name=f"run {run.id} {check.name}")
+            for run, audit in zip(runs, audits, strict=True)
+            for check in audit.checks
+        )
+    )
+
+
+def _check_repetition(first: Run, run: Run) -> None:
+    """Only repetitions of one scenario may be judged together, each with arrivals of its own."""
+    if not same_load(first, run) or (first.base_url, first.model) != (run.base_url, run.model):
+        raise UsageError(
+            f"runs {first.id} and {run.id} are no repetitions of one scenario: load, endpoint or model differ; "
+            "judge them one by one"
+        )
+    if first.plan is not None and run.plan is not None and first.plan.digest == run.plan.digest:
+        raise UsageError(
+            f"runs {first.id} and {run.id} sent the same plan: give each repetition a --seed of its own, "
+            "or use run --repeat"
+        )

@@ -5,16 +5,16 @@ Reads from `storage`, judges by `slo`; nothing is sent and nothing is changed.
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from msgspec import UNSET, structs
+from msgspec import UNSET
 
 from surgeproof.errors import UsageError
 from surgeproof.exit_codes import ExitCode
 from surgeproof.records import RunState, Verdict
 from surgeproof.results import Run
-from surgeproof.runs.stored import measured_run
-from surgeproof.scenario import LoadConfig, Scenario
+from surgeproof.runs.stored import ended_run, measured_run, same_load
+from surgeproof.scenario import Scenario
 from surgeproof.slo.baseline import MIN_RUNS, BaselineReport, choose_history, deviations, earlier_runs, explain
 from surgeproof.slo.breaker import Breaker, breaker
 from surgeproof.slo.compare import Difference, Figure, Policy, compare, figures_of, groups, lost
@@ -42,7 +42,7 @@ def compare_runs(db_url: str, run_ids: Sequence[int], policy: Policy) -> Compari
         UsageError: a run is missing or has not ended.
     """
     engine = open_engine(db_url, create=False)
-    runs = [_ended(engine, run_id) for run_id in run_ids]
+    runs = [ended_run(engine, run_id) for run_id in run_ids]
     first, *others = (measured_run(engine, run.id) for run in runs)
     paced = any(_is_paced(run.scenario) for run in runs)
     differences = [compare(first, other, policy, paced=paced) for other in others]
@@ -101,11 +101,11 @@ def baseline_report(db_url: str, run_id: int, days: float) -> BaselineReport:
         UsageError: the run is missing or not comparable, or there are too few others.
     """
     engine = open_engine(db_url, create=False)
-    run = _ended(engine, run_id)
+    run = ended_run(engine, run_id)
     if not run.comparable:
         raise UsageError(f"run {run_id} is {run.verdict or run.state}: it has no valid measurement of the endpoint")
     recent = (get_run(engine, head.id) for head in earlier_runs(run, list_runs(engine, _MAX_LISTED), days))
-    history, same_hour = choose_history(run, [earlier for earlier in recent if _same_load(earlier, run)])
+    history, same_hour = choose_history(run, [earlier for earlier in recent if same_load(earlier, run)])
     history = history[:_MAX_HISTORY]
     if len(history) < MIN_RUNS:
         raise UsageError(
@@ -121,24 +121,15 @@ def baseline_report(db_url: str, run_id: int, days: float) -> BaselineReport:
     return BaselineReport(tuple(earlier.id for earlier in history), same_hour, tuple(result), tuple(tags))
 
 
-def _same_load(one: Run, other: Run) -> bool:
-    """Whether two runs had the same load, apart from the seed."""
-    return _without_seed(one.scenario.load) == _without_seed(other.scenario.load)
-
-
-def _without_seed(load: LoadConfig) -> LoadConfig:
-    return structs.replace(load, seed=0)
-
-
 def decision_of(db_url: str, run_id: int, baseline_id: int | None = None) -> Decision:
     """Apply the decision table to a stored run, against a baseline run if one is given."""
     engine = open_engine(db_url, create=False)
-    run = _ended(engine, run_id)
+    run = ended_run(engine, run_id)
     if run.state is not RunState.FINISHED:
         return Decision(Action.HOLD, f"the run is {run.state}: it cannot support a promotion")
     success = 1.0
     if baseline_id is not None:
-        baseline, before = _ended(engine, baseline_id), measured_run(engine, baseline_id)
+        baseline, before = ended_run(engine, baseline_id), measured_run(engine, baseline_id)
         if not baseline.comparable or not before.judged.any():
             raise UsageError(f"run {baseline_id} cannot be a baseline: it is {baseline.verdict or baseline.state}")
         success = float(before.ok[before.judged].mean())
@@ -148,17 +139,10 @@ def decision_of(db_url: str, run_id: int, baseline_id: int | None = None) -> Dec
 def breaker_of(db_url: str, run_id: int, p99_bound_ms: float) -> Breaker:
     """A circuit breaker's score over a stored run."""
     engine = open_engine(db_url, create=False)
-    agents = _ended(engine, run_id).environment.gpu_agents
+    agents = ended_run(engine, run_id).environment.gpu_agents
     facts = [gpu for agent in agents for gpu in agent.gpus] if agents is not UNSET else []
     sizes = [gpu.memory_bytes for gpu in facts if gpu.memory_bytes]
     return breaker(measured_run(engine, run_id), p99_bound_ms, sum(sizes) / len(sizes) if sizes else None)
-
-
-def _ended(engine: Any, run_id: int) -> Run:
-    run = get_run(engine, run_id)
-    if run.summary is None:
-        raise UsageError(f"run {run_id} has not ended: wait for it; if it was killed, use 'surgeproof recover'")
-    return run
 
 
 def _figures(measured: Measured, names: Sequence[str]) -> dict[str, dict[str, Figure]]:

@@ -1,11 +1,16 @@
-"""A stored run as its judges need it: records, gaps, arrivals and GPU samples, read once."""
+"""A stored run as its judges need it: what it was, and its records, gaps, arrivals and GPU samples, read once."""
 
 from typing import Any
 
+from msgspec import structs
+
+from surgeproof.errors import UsageError
+from surgeproof.results import Run
+from surgeproof.scenario import LoadConfig
 from surgeproof.slo.gaps import Gaps
 from surgeproof.slo.measured import Measured
 from surgeproof.slo.rules import Objectives
-from surgeproof.storage.queries import arrivals_of, gap_rows, gpu_samples, run_columns
+from surgeproof.storage.queries import arrivals_of, gap_rows, get_run, gpu_samples, run_columns
 
 
 def measured_run(
@@ -15,3 +20,24 @@ def measured_run(
     arrivals = arrivals_of(engine, run_id) if objectives and objectives.need_arrivals else None
     gaps = Gaps(gap_rows(engine, run_id))
     return Measured(run_columns(engine, run_id), gaps, arrivals, gpu_samples(engine, run_id), closed_loop=closed_loop)
+
+
+def ended_run(engine: Any, run_id: int) -> Run:
+    """A stored run that has ended.
+
+    Raises:
+        UsageError: there is no such run, or it has not ended.
+    """
+    run = get_run(engine, run_id)
+    if run.summary is None:
+        raise UsageError(f"run {run_id} has not ended: wait for it; if it was killed, use 'surgeproof recover'")
+    return run
+
+
+def same_load(one: Run, other: Run) -> bool:
+    """Whether two runs had the same load, apart from the seed."""
+    return _without_seed(one.scenario.load) == _without_seed(other.scenario.load)
+
+
+def _without_seed(load: LoadConfig) -> LoadConfig:
+    return structs.replace(load, seed=0)

@@ -20,7 +20,7 @@ from surgeproof.slo.correlation import correlation_of, correlation_of_latencies
 from surgeproof.slo.intervals import CONFIDENCE, NORMAL_POINT, quantile, quantile_interval, scaled, share_interval
 from surgeproof.slo.means import mean_interval
 from surgeproof.slo.measured import Mask, Measured
-from surgeproof.slo.rates import arrived, load_window
+from surgeproof.slo.rates import arrived, load_windows
 
 POLICY_METRICS = ("success, %", "ttft p99, ms", "e2e p99, ms", "requests/s", "output tokens/s")
 """Figures of all requests that decide; rates only where the server sets them."""
@@ -197,12 +197,12 @@ def figures_of(run: Measured, group: str) -> dict[str, Figure]:
             value = quantile(ordered, q)
             effect = correlation_of_latencies(chosen, chosen <= value, when, q).design_effect
             results[f"{name} {label}, ms"] = _figure(value, quantile_interval(ordered, q, effect))
-    window = load_window(run)
-    if window is not None and hits:
+    windows = load_windows(run)
+    if windows and hits:
         for label, what in (("requests/s", "requests"), ("output tokens/s", "output_tokens")):
             if what != "requests" and np.isnan(run.numbers[what][answered]).any():
                 continue  # a rate of known counts only would drop where a server reports no usage
-            rate = arrived(run, what, of_group(run, group) & run.ok, window)
+            rate = arrived(run, what, of_group(run, group) & run.ok, windows)
             results[label] = _figure(rate.per_s, rate.interval)
     return results
 

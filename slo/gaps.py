@@ -74,6 +74,15 @@ class Gaps:
     def __init__(self, rows: Iterable[tuple[str, int, bytes]] = ()) -> None:
         self._counts = unpacked(rows)
 
+    @classmethod
+    def joined(cls, parts: Sequence["Gaps"]) -> "Gaps":
+        """Histograms of several runs, one after the other."""
+        whole, first = cls(), 0
+        for part in parts:
+            whole._counts |= {(name, block + first): counts for (name, block), counts in part._counts.items()}
+            first += max((block for _, block in part._counts), default=-1) + 1
+        return whole
+
     def by_block(self, request_class: str) -> Counts:
         """Counts of one class or of `all`; shape (blocks, buckets), blocks without a gap left out."""
         blocks: dict[int, Counts] = {}

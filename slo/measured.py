@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -36,6 +37,7 @@ class Measured:
         arrivals: packed arrival times by plan index, where a rule asks for them.
         gpu: samples of GPUs beside the run.
         closed_loop: whether users waited for their answer before they asked again.
+        runs: number of each record's run, from 0, where several runs are laid end to end.
     """
 
     def __init__(
@@ -46,7 +48,9 @@ class Measured:
         gpu: Sequence[GpuSample] = (),
         *,
         closed_loop: bool = False,
+        runs: npt.NDArray[np.int64] | None = None,
     ) -> None:
+        self._runs = runs
         self.closed_loop = closed_loop
         self._gpu = gpu
         self._arrivals = arrivals or {}
@@ -66,6 +70,50 @@ class Measured:
         self.main: Mask = self.texts["phase"] == Phase.MAIN
         self.judged: Mask = self.main & self.sent
         self.shed: Mask = np.isin(self.numbers["http_status"], _SHED_STATUS)
+
+    @classmethod
+    def together(cls, runs: Sequence["Measured"]) -> "Measured":
+        """Several runs of one load as one long run: the judged requests of each begin where those before it ended."""
+        columns, gpu, numbers = [], [], []
+        arrivals: dict[int, bytes | None] = {}
+        next_ns, first_index = None, 0
+        for number, run in enumerate(runs):
+            start_ns, end_ns = run._judged_span_ns()
+            move_ns = 0 if next_ns is None else next_ns - start_ns
+            indexes = run.columns.integers("plan_index")
+            columns.append(run.columns.moved(move_ns, first_index))
+            arrivals |= {index + first_index: packed for index, packed in run._arrivals.items()}
+            gpu += [msgspec.structs.replace(sample, at_ns=sample.at_ns + move_ns) for sample in run._gpu]
+            numbers.append(np.full(run.count, number))
+            first_index += int(indexes.max(initial=-1)) + 1
+            next_ns = end_ns + move_ns
+        return cls(
+            RecordColumns.joined(columns),
+            Gaps.joined([run.gaps for run in runs]),
+            arrivals,
+            gpu,
+            closed_loop=any(run.closed_loop for run in runs),
+            runs=np.concatenate(numbers),
+        )
+
+    def _judged_span_ns(self) -> tuple[int, int]:
+        """First planned time of the judged requests, and when the next one would have been due."""
+        planned = self.columns.integers("intended_at_ns")[self.judged]
+        if len(planned) == 0:
+            return self._origin_ns, self._origin_ns
+        start, end = int(planned.min()), int(planned.max())
+        return start, end + (end - start) // max(1, len(planned) - 1)
+
+    @property
+    def run_count(self) -> int:
+        """How many runs are laid end to end."""
+        return 1 if self._runs is None else int(self._runs.max(initial=-1)) + 1
+
+    def by_run(self) -> list[Mask]:
+        """The records of each run."""
+        if self._runs is None:
+            return [np.ones(self.count, dtype=np.bool_)]
+        return [self._runs == number for number in range(self.run_count)]
 
     def steps(self) -> list[int]:
         """Numbers of users of a ladder's steps, ascending; empty for an open loop."""

@@ -18,7 +18,11 @@ _EVENTS = ("first_token_at_ns", "last_token_at_ns", "done_at_ns")
 
 def stalls_s(measured: Measured) -> Floats:
     """Length of every stall of the main phase, s, in the order of time."""
-    sent = measured.judged & ~np.isnan(measured.times_s["sent_at_ns"])
+    return np.concatenate([_stalls_s(measured, run) for run in measured.by_run()])
+
+
+def _stalls_s(measured: Measured, run: Mask) -> Floats:
+    sent = run & measured.judged & ~np.isnan(measured.times_s["sent_at_ns"])
     first = measured.times_s["first_token_at_ns"]
     streamed = sent & ~np.isnan(first)
     if not streamed.any():

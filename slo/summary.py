@@ -16,7 +16,7 @@ from surgeproof.results import ClassSummary, Distribution, Interval, LoadFigures
 from surgeproof.slo.correlation import correlation_of
 from surgeproof.slo.intervals import quantile_rank, share_interval
 from surgeproof.slo.measured import Floats, Mask, Measured
-from surgeproof.slo.rates import LoadWindow, arrived, begun_per_s, counted, in_flight, load_window
+from surgeproof.slo.rates import LoadWindow, arrived, begun_per_s, counted, in_flight, load_windows, wording
 from surgeproof.slo.rules import REQUEST_LATENCIES, Condition, Selector
 from surgeproof.slo.stalls import stalls_s
 
@@ -71,8 +71,8 @@ def _class_summary(
     start, end = measured.span_s(sent)
     output = measured.numbers["output_tokens"][ok]
     inputs = measured.numbers["input_tokens"][ok]
-    window = load_window(measured, selectors)
-    rates, bounds = _rates(measured, name, window) if window else ({}, {})
+    windows = load_windows(measured, selectors)
+    rates, bounds = _rates(measured, name, windows) if windows else ({}, {})
     figures = ClassSummary(
         requests=int(mask.sum()),
         sent=int(sent.sum()),
@@ -94,32 +94,32 @@ def _class_summary(
         unknown_output_tokens=int(np.isnan(output).sum()),
         latency_ms={name: distribution(measured.latency_ms(name)[ok]) for name in REQUEST_LATENCIES},
         service_latency_ms={name: distribution(measured.latency_ms(name, "service")[ok]) for name in ("ttft", "e2e")},
-        load=_load(measured, name, window) if window else None,
+        load=_load(measured, name, windows) if windows else None,
         bounds=bounds | {"success_ratio": _share_bounds(measured, measured.ok, sent)},
     )
-    return _with_goodput(figures, measured, name, mask, goodput, window) if goodput else figures
+    return _with_goodput(figures, measured, name, mask, goodput, windows) if goodput else figures
 
 
-def _rates(measured: Measured, name: str, window: LoadWindow) -> tuple[dict[str, float], dict[str, Interval]]:
+def _rates(measured: Measured, name: str, windows: list[LoadWindow]) -> tuple[dict[str, float], dict[str, Interval]]:
     """What arrived a second, of what, and its bounds by the name of the figure."""
     of = counted(measured, name, ())
-    found = {what: arrived(measured, what, of, window) for what in ("requests", "input_tokens", "output_tokens")}
+    found = {what: arrived(measured, what, of, windows) for what in ("requests", "input_tokens", "output_tokens")}
     return (
         {what: amounts.per_s for what, amounts in found.items()},
         {f"{what}_per_s": amounts.interval for what, amounts in found.items()},
     )
 
 
-def _load(measured: Measured, name: str, window: LoadWindow) -> LoadFigures:
+def _load(measured: Measured, name: str, windows: list[LoadWindow]) -> LoadFigures:
     """What was asked of the server over the window of the rates."""
     of = measured.of_class(name)
     return LoadFigures(
-        start_s=window.start_s,
-        end_s=window.end_s,
-        window=window.wording,
-        planned_per_s=None if measured.closed_loop else begun_per_s(measured, "intended_at_ns", of, window),
-        sent_per_s=begun_per_s(measured, "sent_at_ns", of, window),
-        in_flight=in_flight(measured, of & measured.sent, window),
+        start_s=windows[0].start_s,
+        end_s=windows[-1].end_s,
+        window=wording(windows),
+        planned_per_s=None if measured.closed_loop else begun_per_s(measured, "intended_at_ns", of, windows),
+        sent_per_s=begun_per_s(measured, "sent_at_ns", of, windows),
+        in_flight=in_flight(measured, of & measured.sent, windows),
     )
 
 
@@ -138,14 +138,16 @@ def _with_goodput(
     name: str,
     mask: Mask,
     goodput: dict[str, float],
-    window: LoadWindow | None,
+    windows: list[LoadWindow],
 ) -> ClassSummary:
     """The same with how many requests met all bounds."""
     sent, ok = mask & measured.sent, mask & measured.ok
     good, evaluable = meets(measured, [Condition(metric, "<=", bound) for metric, bound in goodput.items()])
     known = sent & evaluable
     bounds = figures.bounds | {"attainment": _share_bounds(measured, good & ok, known)}
-    rate = arrived(measured, "requests", counted(measured, name, ()) & good, window) if window and known.any() else None
+    rate = (
+        arrived(measured, "requests", counted(measured, name, ()) & good, windows) if windows and known.any() else None
+    )
     if rate is not None:
         bounds |= {"goodput_per_s": rate.interval}
     return replace(

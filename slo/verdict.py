@@ -28,7 +28,7 @@ from surgeproof.slo.intervals import (
 )
 from surgeproof.slo.means import mean_interval, ratio_interval
 from surgeproof.slo.measured import Mask, Measured
-from surgeproof.slo.rates import amount_of, arrived, counted, in_flight, load_window
+from surgeproof.slo.rates import amount_of, arrived, counted, in_flight, load_windows, wording
 from surgeproof.slo.rules import FLOWS, GPU_FIELDS, GPU_METRICS, LATENCIES, PER_GPU, RATES, Objectives, Rule
 from surgeproof.slo.stalls import stalls_s
 from surgeproof.slo.summary import meets
@@ -114,10 +114,10 @@ def _population(measured: Measured, name: str, rule: Rule) -> Mask:
 def _judge_gpu(measured: Measured, name: str, rule: Rule) -> RuleVerdict:
     """Samples of all GPUs: their mean by its interval, quantiles and extremes as they are."""
     field, unit, scale = GPU_FIELDS[rule.metric]
-    window = load_window(measured, rule.selectors)
+    windows = load_windows(measured, rule.selectors)
     values, at_s = measured.gpu_values(field)
-    if window is not None:
-        inside = (at_s >= window.start_s) & (at_s <= window.end_s)
+    if windows:
+        inside = np.logical_or.reduce([window.contains(at_s) for window in windows])
         values, at_s = values[inside], at_s[inside]
     unit = unit.upper()
     if len(values) == 0:
@@ -125,7 +125,7 @@ def _judge_gpu(measured: Measured, name: str, rule: Rule) -> RuleVerdict:
         return _verdict(name, rule, unit, None, 0, Interval(None, None), decision)
     values = values / scale
     if rule.metric == "gpu_memory_per_request":
-        together = in_flight(measured, measured.sent, window) if window is not None else 0.0
+        together = in_flight(measured, measured.sent, windows)
         if together <= 0:
             return _without_answers(name, rule)
         values = values * measured.gpu_count() / together
@@ -146,8 +146,8 @@ def _judge_gpu(measured: Measured, name: str, rule: Rule) -> RuleVerdict:
         good = np.array([condition.met_by(value) for value in values.tolist()])
         correlation = correlation_of_latencies(values if condition.upper else -values, good, at_s, share)
         interval = quantile_interval(ordered, rule.quantile, correlation.design_effect)
-        decision = _decide_share(int(good.sum()), n, correlation, share, "met the bound", "samples")
-    covered = measured.gpu_coverage(field, window.start_s, window.end_s) if window is not None else 0.0
+        decision = _decide_share(int(good.sum()), n, correlation, share, "met the bound", "samples", len(windows))
+    covered = min((measured.gpu_coverage(field, one.start_s, one.end_s) for one in windows), default=0.0)
     if decision[0] is Verdict.PASS and covered < _COVERED:
         decision = (Verdict.INCONCLUSIVE, f"samples cover only {covered:.0%} of the run")
     return _verdict(name, rule, unit, observed, n, interval, decision)
@@ -173,7 +173,8 @@ def _judge_flow(measured: Measured, name: str, rule: Rule, mask: Mask) -> RuleVe
     hits = values > condition.bound if condition.comparison == ">" else values >= condition.bound
     correlation = correlation_of_latencies(-values, hits, at_s, rule.quantile, rule.stall_s)
     deff = correlation.design_effect
-    decision = _decide_share(int(hits.sum()), n, correlation, rule.quantile, "reached that fluidity")
+    runs = measured.run_count
+    decision = _decide_share(int(hits.sum()), n, correlation, rule.quantile, "reached that fluidity", runs=runs)
     if unknown and not _holds_for_all(decision[0], int(hits.sum()) / deff, n / deff, unknown / deff, rule.quantile):
         decision = _undecided_by(unknown, rule.metric, decision)
     attained = float(hits.mean())
@@ -311,7 +312,7 @@ def _judge_quantile(measured: Measured, name: str, rule: Rule, mask: Mask) -> Ru
         # Clusters of requests that all stay far below the bound say nothing of misses.
         correlation = correlation_of(met[chosen], at_s, rule.stall_s)
     deff = correlation.design_effect
-    decision = _decide_share(hits, n, correlation, share, "met the bound")
+    decision = _decide_share(hits, n, correlation, share, "met the bound", runs=measured.run_count)
     unseen = np.logical_or.reduce([measured.unknown(one.metric) for one in rule.conditions])
     unknown = int((mask & ~evaluable & unseen).sum())
     if unknown and not _holds_for_all(decision[0], hits / deff, n / deff, unknown / deff, share):
@@ -337,9 +338,9 @@ def _holds_for_all(verdict: Verdict, hits: float, n: float, unknown: float, shar
 
 
 def _decide_share(
-    hits: int, n: int, correlation: Correlation, share: float, phrase: str, of: str = "requests"
+    hits: int, n: int, correlation: Correlation, share: float, phrase: str, of: str = "requests", runs: int = 1
 ) -> tuple[Verdict, str]:
-    """PASS, FAIL or INCONCLUSIVE for 'at least `share` of requests'."""
+    """PASS, FAIL or INCONCLUSIVE for 'at least `share` of requests'; `runs` were laid end to end."""
     deff = correlation.design_effect
     sentence = f"{hits} of {n} {phrase} ({hits / n * 100:.6g} %, {share * 100:.6g} % needed)"
     if share >= 1:
@@ -347,7 +348,7 @@ def _decide_share(
         return (Verdict.PASS if hits == n else Verdict.FAIL), sentence
     if shown_at_least(hits / deff, n / deff, share):
         if correlation.too_few_blocks:
-            return Verdict.INCONCLUSIVE, f"{sentence}; {_too_short(correlation, of)}"
+            return Verdict.INCONCLUSIVE, f"{sentence}; {_too_short(correlation, of, runs)}"
         return Verdict.PASS, sentence
     if shown_below(hits / deff, n / deff, share) or _far_beyond(hits, n, share):
         return Verdict.FAIL, sentence
@@ -367,13 +368,18 @@ def _far_beyond(hits: int, n: int, share: float) -> bool:
     return (n - hits) * (1 - CONFIDENCE) >= (1 - share) * n * (1 - 1e-9)
 
 
-def _too_short(correlation: Correlation, of: str) -> str:
+def _too_short(correlation: Correlation, of: str, runs: int) -> str:
     """Why a run with fewer independent stretches than needed does not pass, and what would help."""
     length_s, independent = correlation.correlation_s, correlation.effective_blocks
     assert length_s is not None, "too few blocks are known to be few"
     assert independent is not None, "too few blocks are known to be few"
     more_s = (MIN_EFFECTIVE_BLOCKS - independent) * length_s
-    return f"{of} are alike over {length_s:.3g} s, so this run is too short for a PASS: at least {_minutes(more_s)}"
+    repetitions = math.ceil(runs * MIN_EFFECTIVE_BLOCKS / independent)
+    short = "this run is" if runs == 1 else f"these {runs} runs are"
+    return (
+        f"{of} are alike over {length_s:.3g} s, so {short} too short for a PASS: "
+        f"at least {_minutes(more_s)}, or --repeat {repetitions}"
+    )
 
 
 def _minutes(seconds: float) -> str:
@@ -436,17 +442,18 @@ def _judge_share(measured: Measured, name: str, rule: Rule, mask: Mask) -> RuleV
     correlation = correlation_of(hit[mask], measured.times_s["intended_at_ns"][mask], rule.stall_s)
     deff = correlation.design_effect
     interval = share_interval(hits / deff, n / deff)
+    runs = measured.run_count
     if condition.upper:
-        decision = _decide_share(n - hits, n, correlation, 1 - condition.bound, f"were not {rule.metric}")
+        decision = _decide_share(n - hits, n, correlation, 1 - condition.bound, f"were not {rule.metric}", runs=runs)
     else:
         phrase = "were answered" if rule.metric == "success" else f"were {rule.metric}"
-        decision = _decide_share(hits, n, correlation, condition.bound, phrase)
+        decision = _decide_share(hits, n, correlation, condition.bound, phrase, runs=runs)
     return _verdict(name, rule, "%", hits / n, n, interval, decision, 1 - hits / n if condition.upper else hits / n)
 
 
 def _judge_rate(measured: Measured, name: str, rule: Rule, mask: Mask) -> RuleVerdict:
-    window = load_window(measured, rule.selectors)
-    if not mask.any() or window is None:
+    windows = load_windows(measured, rule.selectors)
+    if not mask.any() or not windows:
         return _without_answers(name, rule)
     of = counted(measured, name, rule.selectors)
     n, what = int((mask & of).sum()), amount_of(rule.metric)
@@ -462,7 +469,7 @@ def _judge_rate(measured: Measured, name: str, rule: Rule, mask: Mask) -> RuleVe
     unknown = 0 if what == "requests" else int(np.isnan(measured.numbers[what][mask & of]).sum())
     if unknown == n:
         return _without_answers(name, rule, unknown)
-    amounts = arrived(measured, what, of, window)
+    amounts = arrived(measured, what, of, windows)
     observed, interval = amounts.per_s / gpus, scaled(amounts.interval, 1 / gpus)
     decision = _decide_value(rule, interval)
     if unknown:
@@ -471,7 +478,7 @@ def _judge_rate(measured: Measured, name: str, rule: Rule, mask: Mask) -> RuleVe
         reason = f"at least {observed:,.0f}/s; {unknown} of {n} responses have no token count"
         decision = (decision[0] if decision[0] is robust else Verdict.INCONCLUSIVE, reason)
         interval = Interval(interval.low, None)
-    decision = (decision[0], f"{decision[1]}; {window.wording}")
+    decision = (decision[0], f"{decision[1]}; {wording(windows)}")
     return _verdict(name, rule, "/s", None if unknown else observed, n, interval, decision)
 
 

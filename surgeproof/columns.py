@@ -145,6 +145,15 @@ class RecordColumns:
             {name: column[rows] for name, column in self._texts.items()},
         )
 
+    def moved(self, time_ns: int, indexes: int) -> "RecordColumns":
+        """The same records at later times and with higher plan indexes."""
+        steps = {name: time_ns for name in INTEGERS if name.endswith("_at_ns")} | {"plan_index": indexes}
+        integers = {
+            name: np.where(column == MISSING, MISSING, column + steps[name]) if name in steps else column
+            for name, column in self._integers.items()
+        }
+        return RecordColumns(integers, self._texts)
+
     @classmethod
     def of(cls, values: Mapping[str, Sequence[Any]]) -> "RecordColumns":
         """From lists with None where a value is missing; absent columns are all missing."""

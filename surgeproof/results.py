@@ -263,7 +263,12 @@ class Summary(Struct, frozen=True, kw_only=True):
 
 
 class RunResult(Struct, frozen=True):
-    """The outcome of one run; without objectives there are no verdicts."""
+    """The outcome of one run, or of several judged together; without objectives there are no verdicts.
+
+    Attributes:
+        run_id: the run, or the first of several.
+        repetitions: all that were judged together; empty for one.
+    """
 
     run_id: int
     verdict: Verdict | None
@@ -271,6 +276,14 @@ class RunResult(Struct, frozen=True):
     audit: Audit
     summary: Summary
     exit_code: int
+    repetitions: tuple[int, ...] = ()
+
+    @property
+    def title(self) -> str:
+        """Which runs it is about."""
+        if not self.repetitions:
+            return f"Run {self.run_id}"
+        return f"Runs {', '.join(map(str, self.repetitions))} together"
 
 
 class Host(Struct, frozen=True):
