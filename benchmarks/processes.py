@@ -1,20 +1,30 @@
 """Latencies whose percentiles are known, by which the accuracy of verdicts is measured."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from surgeproof.columns import RecordColumns
+from surgeproof.scenario import LoadConfig
 from surgeproof.slo.measured import Measured
 from surgeproof.traces.arrivals import simulate
 from surgeproof.traces.profile import load_profile
+from surgeproof.traces.profile_part import choose_part, left_out_share
 from surgeproof.traces.queueing import service_s, slots_for, waits_s
 
 Floats = npt.NDArray[np.float64]
-Sample = tuple[Floats, Floats]
-"""When each request was due, s, and its latency, ms."""
+
+
+class Sample(NamedTuple):
+    """When each request was due, s, its latency, ms, and what share of busier requests the run left out."""
+
+    at_s: Floats
+    latency_ms: Floats
+    left_out: float = 0.0
+
+
 Draw = Callable[[np.random.Generator, int], Sample]
 
 RATE_PER_S = 10.0
@@ -25,7 +35,7 @@ _FIRST_TOKEN_S = 0.2
 
 def independent(rng: np.random.Generator, count: int) -> Sample:
     """Poisson arrivals, log-normal latencies without correlation."""
-    return np.cumsum(rng.exponential(1 / RATE_PER_S, count)), np.exp(5 + 0.6 * rng.normal(size=count))
+    return Sample(np.cumsum(rng.exponential(1 / RATE_PER_S, count)), np.exp(5 + 0.6 * rng.normal(size=count)))
 
 
 def slow_level(rng: np.random.Generator, count: int) -> Sample:
@@ -37,7 +47,7 @@ def slow_level(rng: np.random.Generator, count: int) -> Sample:
     level[0] = rng.normal()
     for index in range(1, count):
         level[index] = kept[index] * level[index - 1] + steps[index]
-    return np.cumsum(gaps), np.exp(5 + 0.5 * level + 0.3 * rng.normal(size=count))
+    return Sample(np.cumsum(gaps), np.exp(5 + 0.5 * level + 0.3 * rng.normal(size=count)))
 
 
 def single_server(load: float, warmup: int) -> Draw:
@@ -50,7 +60,7 @@ def single_server(load: float, warmup: int) -> Draw:
         walk = np.concatenate(([0.0], np.cumsum(service[:-1] - gaps[1:])))
         latency = walk - np.minimum.accumulate(np.minimum(walk, 0.0)) + service
         at_s = np.cumsum(gaps)[warmup:]
-        return at_s - at_s[0], latency[warmup:] * 1000
+        return Sample(at_s - at_s[0], latency[warmup:] * 1000)
 
     return draw
 
@@ -62,15 +72,17 @@ def stalls(miss_share: float, size: int = 25) -> Draw:
         latency = rng.uniform(50.0, 90.0, count)
         for start in np.flatnonzero(rng.random(count) < miss_share / size):
             latency[start : start + size] = 1000.0
-        return np.cumsum(rng.exponential(1 / RATE_PER_S, count)), latency
+        return Sample(np.cumsum(rng.exponential(1 / RATE_PER_S, count)), latency)
 
     return draw
 
 
 def profile_traffic(name: str, run_s: float) -> Draw:
-    """A stretch of a profile's traffic, from a random moment on, through a server with enough slots for 80 % load."""
+    """A part of a profile's traffic, drawn as a run draws it, through a server with enough slots for 80 % load.
+
+    A count of 0 gives the whole profile, any other the part.
+    """
     profile = load_profile(name)
-    span_s = profile.arrivals.span_s
     reference = np.random.default_rng(TRUTH_SEED)
     at_s = simulate(profile.arrivals, reference)
     slots = slots_for(at_s, service_s(profile.draw_lengths(at_s, reference)))
@@ -79,16 +91,20 @@ def profile_traffic(name: str, run_s: float) -> Draw:
         at_s = simulate(profile.arrivals, rng)
         work_s = service_s(profile.draw_lengths(at_s, rng))
         latency = (waits_s(at_s, work_s, slots) + _FIRST_TOKEN_S) * 1000
-        start = rng.uniform(0.0, max(0.0, span_s - run_s)) if count else 0.0
-        part = (at_s >= start) & (at_s < start + run_s) if count else np.ones(len(at_s), dtype=np.bool_)
-        return at_s[part] - start, latency[part]
+        load = LoadConfig(seed=int(rng.integers(2**31)))
+        part = choose_part(load, profile, run_s) if count else None
+        if part is None:
+            return Sample(at_s, latency)
+        played = (at_s >= part.start_s) & (at_s < part.start_s + part.length_s)
+        left_out = left_out_share(load, profile, part)
+        return Sample(at_s[played] - part.start_s, latency[played], left_out)
 
     return draw
 
 
 def measured(sample: Sample) -> Measured:
     """A sample as the records of a run."""
-    at_s, latency_ms = sample
+    at_s, latency_ms, left_out = sample
     due = (_EPOCH_NS + np.round(at_s * 1e9)).astype(np.int64)
     first = due + np.round(latency_ms * 1e6).astype(np.int64)
     count = len(due)
@@ -96,4 +112,4 @@ def measured(sample: Sample) -> Measured:
         "plan_index": np.arange(count), "intended_at_ns": due, "sent_at_ns": due, "first_token_at_ns": first,
         "done_at_ns": first, "outcome": ["ok"] * count, "request_class": ["P0"] * count, "phase": ["main"] * count,
     }  # fmt: skip
-    return Measured(RecordColumns.of(columns))
+    return Measured(RecordColumns.of(columns), left_out=left_out)

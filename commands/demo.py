@@ -29,6 +29,6 @@ def demo(duration: str, db: str) -> None:
         "\nThat was Surgeproof on its own simulated engine. Next:\n"
         f"  {program} runs list --db {shown(db)}\n"
         f"  {program} ui --db {shown(db)}\n"
-        f"  {program} run --profile azure-conv --base-url http://YOUR-HOST:8000/v1 --duration 60s"
+        f"  {program} run --profile azure-conv --base-url http://YOUR-HOST:8000/v1 --window 1860,1920"
     )
     sys.exit(code)

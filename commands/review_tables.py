@@ -48,12 +48,17 @@ def print_baseline(report: BaselineReport) -> None:
 def print_needs(needs: Sequence[Need]) -> None:
     """Requests and minutes that each rule needs."""
     table = Table(show_edge=False)
-    for name in ("class", "objective", "requests without a miss", "with half the budget used", "minutes"):
+    columns = (
+        "class", "objective", "intervals", "requests without a miss", "with half the budget used", "alike for, s",
+        "minutes",
+    )  # fmt: skip
+    for name in columns:
         table.add_column(name, justify="left" if name in ("class", "objective") else "right")
     for need in needs:
+        alike = "–" if need.correlation_s is None else f"{need.correlation_s:g}"
         likely = "–" if need.likely is None else str(need.likely)
         minutes = "–" if need.minutes is None else f"{need.minutes:g}"
-        table.add_row(need.request_class, need.rule, str(need.at_best), likely, minutes)
+        table.add_row(need.request_class, need.rule, str(need.intervals), str(need.at_best), likely, alike, minutes)
     new_console().print(table)
 
 

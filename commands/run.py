@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 @click.option("--output-len", type=int, help="Output length in tokens.")
 @click.option("--speedup", type=float, help="Speed-up factor for replaying a trace.")
 @click.option("--limit", type=int, help="Use only the first N rows of the trace.")
-@click.option("--window", help="Part of the trace to use: START,END in seconds.")
+@click.option("--window", help="Part of the trace or profile to use: START,END in seconds.")
 @click.option("--skip-invalid", is_flag=True, help="Skip malformed trace rows, and report how many.")
 @click.option("--keep-clock-grid", is_flag=True, help="Keep rounded time stamps; do not spread them.")
 @click.option(

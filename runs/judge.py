@@ -32,7 +32,7 @@ def complete_run(run: RunInProgress, state: RunState, exit_code: int | None = No
     """
     interrupted = state is RunState.INTERRUPTED
     run.finish_collecting("the run was interrupted" if interrupted else "its worker was lost")
-    measured = measured_run(run.store.engine, run.run_id, run.objectives, closed_loop=run.spec.scenario.closed_loop)
+    measured = measured_run(run.store.engine, run.run_id, run.objectives)
     audit = audit_run(
         measured.columns,
         health_samples(run.store.engine, run.run_id),
@@ -93,8 +93,7 @@ def judge_stored(db_url: str, run_ids: Sequence[int], slo: Mapping[str, tuple[st
     objectives = parse_objectives(slo if slo is not None else first.scenario.slo)
     if not objectives and (len(runs) == 1 or slo is not None):
         raise UsageError(f"run {first.id} has no objective: give --slo FILE with at least one")
-    closed_loop = first.scenario.closed_loop
-    each = [measured_run(engine, run.id, objectives, closed_loop=closed_loop) for run in runs]
+    each = [measured_run(engine, run.id, objectives) for run in runs]
     audits = [with_objectives(run.audit or Audit(), objectives.tightest_ms) for run in runs]
     if len(runs) == 1:
         measured, audit, summary = each[0], audits[0], first.summary

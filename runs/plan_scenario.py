@@ -17,10 +17,11 @@ from surgeproof.traces.reader import Trace, read_trace
 
 
 class Planned(msgspec.Struct, frozen=True):
-    """A plan, and notes for the user about how it was made."""
+    """A plan, notes for the user about how it was made, and the share of a profile's busier requests left out."""
 
     plan: Plan
     notes: tuple[str, ...] = ()
+    left_out: float = 0.0
 
 
 def plan_scenario(scenario: Scenario) -> Planned:
@@ -46,9 +47,8 @@ def plan_scenario(scenario: Scenario) -> Planned:
             f"the plan lasts {longest / 86400:.1f} days; shorten it with --duration, --limit or --speedup, "
             "check the trace's time unit, or confirm with --allow-long"
         )
-    return Planned(
-        plan, (*traffic.notes, *_classes_without_requests(scenario, plan), *(_notes(trace) if trace else ()))
-    )
+    notes = (*traffic.notes, *_classes_without_requests(scenario, plan), *(_notes(trace) if trace else ()))
+    return Planned(plan, notes, traffic.left_out)
 
 
 def _read_trace(load: LoadConfig) -> Trace:

@@ -12,7 +12,7 @@ from surgeproof.loadgen.ceiling import ceiling_note, load_ceiling
 from surgeproof.loadgen.endpoint import Endpoint, check_endpoint
 from surgeproof.loadgen.plan import Plan
 from surgeproof.loadgen.spec import PLAN_FILE, SPEC_FILE, RunSpec
-from surgeproof.results import NewRun
+from surgeproof.results import NewRun, PlanFacts
 from surgeproof.runs.collect import RunInProgress
 from surgeproof.runs.environment import describe_environment
 from surgeproof.runs.plan_scenario import plan_scenario
@@ -72,7 +72,8 @@ def begin_run(
             spool=str(run_dir),
         )
     )
-    store.save_plan(run_id, plan.pack(), len(plan), plan.digest, scenario.load.seed)
+    facts = PlanFacts(plan.digest, scenario.load.seed, len(plan), planned.left_out)
+    store.save_plan(run_id, plan.pack(), facts)
     run = RunInProgress(store, run_id, spec, plan, objectives)
     run.gpus = GpuCollector(agents)
     return run, tuple(notes)

@@ -133,7 +133,7 @@ def decision_of(db_url: str, run_id: int, baseline_id: int | None = None) -> Dec
         if not baseline.comparable or not before.judged.any():
             raise UsageError(f"run {baseline_id} cannot be a baseline: it is {baseline.verdict or baseline.state}")
         success = float(before.ok[before.judged].mean())
-    return decide(measured_run(engine, run_id, closed_loop=run.scenario.closed_loop), run.verdict, success)
+    return decide(measured_run(engine, run_id), run.verdict, success)
 
 
 def breaker_of(db_url: str, run_id: int, p99_bound_ms: float) -> Breaker:

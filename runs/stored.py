@@ -13,13 +13,17 @@ from surgeproof.slo.rules import Objectives
 from surgeproof.storage.queries import arrivals_of, gap_rows, get_run, gpu_samples, run_columns
 
 
-def measured_run(
-    engine: Any, run_id: int, objectives: Objectives | None = None, *, closed_loop: bool = False
-) -> Measured:
+def measured_run(engine: Any, run_id: int, objectives: Objectives | None = None) -> Measured:
     """What a run measured, with the times of single arrivals where a rule of `objectives` is about them."""
-    arrivals = arrivals_of(engine, run_id) if objectives and objectives.need_arrivals else None
-    gaps = Gaps(gap_rows(engine, run_id))
-    return Measured(run_columns(engine, run_id), gaps, arrivals, gpu_samples(engine, run_id), closed_loop=closed_loop)
+    run = get_run(engine, run_id)
+    return Measured(
+        run_columns(engine, run_id),
+        Gaps(gap_rows(engine, run_id)),
+        arrivals_of(engine, run_id) if objectives and objectives.need_arrivals else None,
+        gpu_samples(engine, run_id),
+        closed_loop=run.scenario.closed_loop,
+        left_out=run.plan.left_out if run.plan else 0.0,
+    )
 
 
 def ended_run(engine: Any, run_id: int) -> Run:

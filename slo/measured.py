@@ -38,6 +38,7 @@ class Measured:
         gpu: samples of GPUs beside the run.
         closed_loop: whether users waited for their answer before they asked again.
         runs: number of each record's run, from 0, where several runs are laid end to end.
+        left_out: share of the load's requests that are due in busier minutes than any that was played.
     """
 
     def __init__(
@@ -49,7 +50,9 @@ class Measured:
         *,
         closed_loop: bool = False,
         runs: npt.NDArray[np.int64] | None = None,
+        left_out: float = 0.0,
     ) -> None:
+        self.left_out = left_out
         self._runs = runs
         self.closed_loop = closed_loop
         self._gpu = gpu
@@ -94,6 +97,7 @@ class Measured:
             gpu,
             closed_loop=any(run.closed_loop for run in runs),
             runs=np.concatenate(numbers),
+            left_out=min(run.left_out for run in runs),
         )
 
     def _judged_span_ns(self) -> tuple[int, int]:

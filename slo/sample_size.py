@@ -1,9 +1,11 @@
 """How long must a run be? The requests that each rule needs before it can come to a verdict. Pure."""
 
 import math
+from collections.abc import Mapping
 
 import msgspec
 
+from surgeproof.slo.correlation import MIN_EFFECTIVE_BLOCKS, Correlation
 from surgeproof.slo.intervals import requests_needed, requests_without_miss
 from surgeproof.slo.rules import FLOWS, GPU_METRICS, LATENCIES, RATES, Objectives, Rule
 
@@ -15,50 +17,71 @@ class Need(msgspec.Struct, frozen=True):
     """What one rule needs.
 
     Attributes:
-        at_best: requests of the class when none misses; with declared stalls, those of as many stalls' lengths.
+        intervals: independent observations when none misses: a p99 needs 299.
+        at_best: requests of the class that hold so many, by their correlation and declared stalls.
         likely: requests when half as many miss as may; None where that has no meaning.
-        minutes: to send `likely` (or `at_best`) at the class's rate; None without one, unless stalls are declared.
+        minutes: to send `likely` (or `at_best`) at the class's rate, and at least 8 times as long as requests are
+            alike; None where nothing tells the time.
+        correlation_s: over how long requests are alike; None where no run or profile told.
     """
 
     request_class: str
     rule: str
+    intervals: int
     at_best: int
     likely: int | None
     minutes: float | None
+    correlation_s: float | None = None
 
 
-def needs(objectives: Objectives, rate_per_s: float | None, shares: dict[str, float]) -> list[Need]:
+Correlations = Mapping[tuple[str, str], Correlation]
+"""By class and text of the rule."""
+
+
+def needs(
+    objectives: Objectives,
+    rate_per_s: float | None,
+    shares: dict[str, float],
+    correlations: Correlations | None = None,
+) -> list[Need]:
     """What every rule needs.
 
     Args:
         objectives: the rules.
         rate_per_s: requests a second of the whole run, where it is known.
         shares: weight of each class in the mix, in any scale.
+        correlations: how alike requests were in an earlier run, or are behind a simulated server.
     """
     total = sum(shares.values())
     results = []
     for name, rule in objectives:
         share = 1.0 if name == "all" else shares.get(name, 0.0) / total
-        results.append(_need(name, rule, rate_per_s * share if rate_per_s is not None else None))
+        correlation = (correlations or {}).get((name, rule.text))
+        results.append(_need(name, rule, rate_per_s * share if rate_per_s is not None else None, correlation))
     return results
 
 
-def _need(name: str, rule: Rule, rate_per_s: float | None) -> Need:
+def _need(name: str, rule: Rule, rate_per_s: float | None, correlation: Correlation | None) -> Need:
     share = share_needed(rule)
     if share is None:
-        at_best, likely = _MIN_FOR_A_MEAN, None
+        intervals, likely = _MIN_FOR_A_MEAN, None
     else:
-        at_best = requests_without_miss(share)
+        intervals = requests_without_miss(share)
         likely = requests_needed((1 + share) / 2 * 1e6, 1e6, share)
-    # Requests within one declared stall count as one: what is needed are stretches of its length.
-    stretches = likely or at_best
-    stretch_s = max(1 / rate_per_s if rate_per_s else 0.0, rule.stall_s)
-    per_stretch = max(1.0, rule.stall_s * (rate_per_s or 0.0))
-    at_best, likely = math.ceil(at_best * per_stretch), None if likely is None else math.ceil(likely * per_stretch)
-    minutes = math.ceil(stretches * stretch_s / 6) / 10 if stretch_s else None
-    if minutes is not None and rule.metric == "inter_chunk":
-        minutes = max(minutes, _GAP_BLOCKS_MINUTES)
-    return Need(name, rule.text, at_best, likely, minutes)
+    # Requests within one stall, or near in time where they are alike, count as one.
+    effect = max(1.0, rule.stall_s * (rate_per_s or 0.0), correlation.design_effect if correlation else 1.0)
+    at_best, enough = math.ceil(intervals * effect), math.ceil((likely or intervals) * effect)
+    lengths_s = [(likely or intervals) * rule.stall_s]
+    if rate_per_s:
+        lengths_s.append(enough / rate_per_s)
+    length_s = correlation.correlation_s if correlation else None
+    if length_s is not None and share is not None:
+        lengths_s.append(MIN_EFFECTIVE_BLOCKS * length_s)
+    if rule.metric == "inter_chunk" and max(lengths_s) > 0:
+        lengths_s.append(_GAP_BLOCKS_MINUTES * 60)
+    minutes = math.ceil(max(lengths_s) / 6) / 10 if max(lengths_s) > 0 else None
+    likely = None if likely is None else enough
+    return Need(name, rule.text, intervals, at_best, likely, minutes, None if length_s is None else round(length_s, 1))
 
 
 def share_needed(rule: Rule) -> float | None:

@@ -30,6 +30,7 @@ from surgeproof.slo.means import mean_interval, ratio_interval
 from surgeproof.slo.measured import Mask, Measured
 from surgeproof.slo.rates import amount_of, arrived, counted, in_flight, load_windows, wording
 from surgeproof.slo.rules import FLOWS, GPU_FIELDS, GPU_METRICS, LATENCIES, PER_GPU, RATES, Objectives, Rule
+from surgeproof.slo.sample_size import share_needed
 from surgeproof.slo.stalls import stalls_s
 from surgeproof.slo.summary import meets
 
@@ -44,7 +45,10 @@ _SEVERITY = (Verdict.PASS, Verdict.INCONCLUSIVE, Verdict.FAIL, Verdict.INVALID)
 
 def judge(measured: Measured, objectives: Objectives, audit: Audit) -> list[RuleVerdict]:
     """Judge every rule of every class, in the order they were written."""
-    verdicts = [_judge_rule(measured, name, rule) for name, rule in objectives.by_step(measured.steps())]
+    verdicts = [
+        _unless_left_out(_judge_rule(measured, name, rule), rule, measured.left_out)
+        for name, rule in objectives.by_step(measured.steps())
+    ]
     if measured.closed_loop and len(stalls := stalls_s(measured)):
         verdicts = [_after_stall(verdict, float(stalls.max())) for verdict in verdicts]
     if not audit.breaches:
@@ -64,6 +68,18 @@ def overall(measured: Measured, verdicts: list[RuleVerdict], audit: Audit) -> Ve
     if (measured.main & measured.sent).any() and not (measured.main & measured.ok).any():
         worst.append(Verdict.FAIL)
     return max(worst, key=_SEVERITY.index, default=None)
+
+
+def _unless_left_out(verdict: RuleVerdict, rule: Rule, left_out: float) -> RuleVerdict:
+    """No PASS where busier minutes that were not played hold more requests than may miss."""
+    share = share_needed(rule)
+    if verdict.verdict is not Verdict.PASS or share is None or left_out <= 1 - share:
+        return verdict
+    reason = (
+        f"{verdict.reason}; but {left_out:.0%} of the profile's requests are due in busier minutes than were played, "
+        f"and {1 - share:.2g} of all may miss: name the part to judge (--window), or play more of it (--repeat)"
+    )
+    return msgspec.structs.replace(verdict, verdict=Verdict.INCONCLUSIVE, reason=reason)
 
 
 def _after_stall(verdict: RuleVerdict, stall_s: float) -> RuleVerdict:
@@ -286,6 +302,39 @@ def _verdict(
     )
 
 
+def correlation_for(measured: Measured, name: str, rule: Rule) -> Correlation | None:
+    """How alike a run's requests are in what a rule on shares of them looks at; None for other rules."""
+    mask = _population(measured, name, rule)
+    if share_needed(rule) is None or rule.deadlines_ms is not None or rule.metric == "inter_chunk":
+        return None
+    if rule.metric not in LATENCIES:
+        return _correlation_of_share(measured, rule, mask) if mask.any() else None
+    met, evaluable = meets(measured, list(rule.conditions))
+    chosen = mask & evaluable
+    return _correlations(measured, rule, met, chosen)[1] if chosen.any() else None
+
+
+def _correlations(measured: Measured, rule: Rule, met: Mask, chosen: Mask) -> tuple[Correlation, Correlation]:
+    """Correlation of the latencies, and that which matters for the verdict."""
+    assert rule.quantile is not None, "a rule on a quantile has one"
+    at_s = measured.times_s["intended_at_ns"][chosen]
+    over_bound = _latency_by_bound(measured, rule)[chosen]
+    of_latencies = correlation_of_latencies(over_bound, met[chosen], at_s, rule.quantile, rule.stall_s)
+    if over_bound.max() > _FAR_BELOW:
+        return of_latencies, of_latencies
+    # Clusters of requests that all stay far below the bound say nothing of misses.
+    return of_latencies, correlation_of(met[chosen], at_s, rule.stall_s)
+
+
+def _correlation_of_share(measured: Measured, rule: Rule, mask: Mask) -> Correlation:
+    return correlation_of(_hits(measured, rule)[mask], measured.times_s["intended_at_ns"][mask], rule.stall_s)
+
+
+def _hits(measured: Measured, rule: Rule) -> Mask:
+    """Which requests a rule on a share counts."""
+    return {"success": measured.ok, "shed": measured.shed, "errors": ~measured.ok}[rule.metric]
+
+
 def _judge_quantile(measured: Measured, name: str, rule: Rule, mask: Mask) -> RuleVerdict:
     """A quantile under a bound is a share of requests under that bound."""
     share = rule.quantile
@@ -296,10 +345,8 @@ def _judge_quantile(measured: Measured, name: str, rule: Rule, mask: Mask) -> Ru
     if n == 0:
         return _without_answers(name, rule, unevaluable)
     hits = int((met & chosen).sum())
-    at_s = measured.times_s["intended_at_ns"][chosen]
-    over_bound = _latency_by_bound(measured, rule)[chosen]
-    correlation = correlation_of_latencies(over_bound, met[chosen], at_s, share, rule.stall_s)
-    deff = correlation.design_effect
+    of_latencies, correlation = _correlations(measured, rule, met, chosen)
+    deff = of_latencies.design_effect
     if len(rule.conditions) > 1:
         observed, interval, unit = hits / n, share_interval(hits / deff, n / deff), "%"
     else:
@@ -308,9 +355,6 @@ def _judge_quantile(measured: Measured, name: str, rule: Rule, mask: Mask) -> Ru
         ordered = np.sort(values)
         observed, unit = quantile(ordered, share), "ms"
         interval = quantile_interval(ordered, share, deff)
-    if over_bound.max() <= _FAR_BELOW:
-        # Clusters of requests that all stay far below the bound say nothing of misses.
-        correlation = correlation_of(met[chosen], at_s, rule.stall_s)
     deff = correlation.design_effect
     decision = _decide_share(hits, n, correlation, share, "met the bound", runs=measured.run_count)
     unseen = np.logical_or.reduce([measured.unknown(one.metric) for one in rule.conditions])
@@ -436,10 +480,9 @@ def _judge_share(measured: Measured, name: str, rule: Rule, mask: Mask) -> RuleV
     n = int(mask.sum())
     if n == 0:
         return _without_answers(name, rule)
-    hit = {"success": measured.ok, "shed": measured.shed, "errors": ~measured.ok}[rule.metric] & mask
-    hits = int(hit.sum())
+    hits = int((_hits(measured, rule) & mask).sum())
     condition = rule.conditions[0]
-    correlation = correlation_of(hit[mask], measured.times_s["intended_at_ns"][mask], rule.stall_s)
+    correlation = _correlation_of_share(measured, rule, mask)
     deff = correlation.design_effect
     interval = share_interval(hits / deff, n / deff)
     runs = measured.run_count

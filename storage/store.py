@@ -20,7 +20,7 @@ from surgeproof.columns import RecordColumns
 from surgeproof.errors import ConfigError, StoreError, UsageError
 from surgeproof.outcomes import Outcome
 from surgeproof.records import GpuSample, RunState, StreamRecord
-from surgeproof.results import NewRun, RuleVerdict, RunEnd
+from surgeproof.results import NewRun, PlanFacts, RuleVerdict, RunEnd
 from surgeproof.storage import tables
 from surgeproof.storage.database_url import sqlite_path
 from surgeproof.storage.schema import ensure_schema
@@ -89,9 +89,9 @@ class Store:
             assert key is not None, "the database numbers runs"
             return int(key[0])
 
-    def save_plan(self, run_id: int, packed: bytes, requests: int, digest: str, seed: int) -> None:
+    def save_plan(self, run_id: int, packed: bytes, facts: PlanFacts) -> None:
         """Store a plan's table, packed."""
-        values = {"run_id": run_id, "digest": digest, "seed": seed, "requests": requests, "packed": packed}
+        values = {"run_id": run_id, "packed": packed} | msgspec.structs.asdict(facts)
         with self._writing() as connection:
             connection.execute(sa.insert(tables.plans).values(values))
 

@@ -52,6 +52,7 @@ plans = Table(
     Column("seed", BigInteger, nullable=False),
     Column("requests", Integer, nullable=False),
     Column("packed", LargeBinary, nullable=False, doc="zlib of the plan's arrays (NPZ)"),
+    Column("left_out", Float, nullable=False, default=0.0, server_default="0"),
 )
 
 records = Table(

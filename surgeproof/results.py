@@ -328,11 +328,16 @@ class Environment(Struct, frozen=True, kw_only=True):
 
 
 class PlanFacts(Struct, frozen=True):
-    """What identifies a stored plan."""
+    """What identifies a stored plan.
+
+    Attributes:
+        left_out: share of a profile's requests that are due in busier minutes than any that is played.
+    """
 
     digest: str
     seed: int
     requests: int
+    left_out: float = 0.0
 
 
 class RunHead(Struct, frozen=True, kw_only=True):

@@ -19,7 +19,7 @@ from surgeproof.seeds import Dimension, generator
 from surgeproof.traces import arrivals
 from surgeproof.traces.prefixes import cached_tokens, sessions_of
 from surgeproof.traces.profile import Profile
-from surgeproof.traces.profile_part import choose_part, part_notes, starting_at
+from surgeproof.traces.profile_part import choose_part, left_out_share, part_notes, starting_at
 from surgeproof.traces.scaling import EFFECTS, default_mode, scale
 
 Floats = npt.NDArray[np.float64]
@@ -40,6 +40,7 @@ class Traffic(NamedTuple):
         hash_ids: prefix-chained blocks of each prompt; absent without any.
         cached_tokens: prompt tokens that an unlimited prefix cache would hold.
         notes: what a user should know of how the traffic was made.
+        left_out: share of a profile's requests that are due in busier minutes than any that is played.
     """
 
     lengths: Ints
@@ -50,6 +51,7 @@ class Traffic(NamedTuple):
     hash_ids: Sequence[tuple[int, ...]] | None = None
     cached_tokens: Sequence[int] | None = None
     notes: tuple[str, ...] = ()
+    left_out: float = 0.0
 
 
 def replay(load: LoadConfig, points: Sequence[TracePoint]) -> Traffic:
@@ -112,7 +114,7 @@ def from_profile(load: LoadConfig, profile: Profile) -> Traffic:
     Raises:
         ConfigError: the mode cannot give this rate, or the requests are too many.
     """
-    load, profile, notes = _part_played(load, profile)
+    load, profile, notes, left_out = _part_played(load, profile)
     kept = 1.0
     if load.request_rate is not None:
         factor = load.request_rate / _mean_rate_sent(load, profile)
@@ -127,11 +129,11 @@ def from_profile(load: LoadConfig, profile: Profile) -> Traffic:
         at_s, lengths = at_s[keep], lengths[keep]
     limit = _count_limit(load)
     at_s, lengths = at_s[:limit], lengths[:limit]
-    return Traffic(lengths, np.round(at_s * 1e9).astype(np.int64), notes=notes)
+    return Traffic(lengths, np.round(at_s * 1e9).astype(np.int64), notes=notes, left_out=left_out)
 
 
-def _part_played(load: LoadConfig, profile: Profile) -> tuple[LoadConfig, Profile, tuple[str, ...]]:
-    """The load and the profile from the part on that the run plays, and notes about it.
+def _part_played(load: LoadConfig, profile: Profile) -> tuple[LoadConfig, Profile, tuple[str, ...], float]:
+    """The load and the profile from the part on that the run plays, notes about it, and what it leaves out.
 
     Raises:
         ConfigError: the window lies beyond the profile.
@@ -145,8 +147,9 @@ def _part_played(load: LoadConfig, profile: Profile) -> tuple[LoadConfig, Profil
             load = msgspec.structs.replace(load, duration_s=(end_s - load.window_s[0]) / load.speedup)
     part = choose_part(load, profile, _length_s(load, profile))
     if part is None:
-        return load, profile, ()
-    return load, starting_at(profile, part.start_s), tuple(part_notes(load, profile, part))
+        return load, profile, (), 0.0
+    notes, left_out = part_notes(load, profile, part), left_out_share(load, profile, part)
+    return load, starting_at(profile, part.start_s), tuple(notes), left_out
 
 
 def _length_s(load: LoadConfig, profile: Profile) -> float:

@@ -4,15 +4,22 @@ An hour of traffic holds busy and quiet minutes: a run that always began with th
 those alone.
 """
 
+import math
 from typing import NamedTuple
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
 from surgeproof.autocorrelation import autocorrelation_time
 from surgeproof.scenario import LoadConfig
 from surgeproof.seeds import Dimension, generator
 from surgeproof.traces.profile import Profile
+
+Floats = npt.NDArray[np.float64]
+
+_SAME_RATE = 0.05
+"""Windows whose rates differ by less are taken as equally busy."""
 
 
 class Part(NamedTuple):
@@ -67,24 +74,66 @@ def starting_at(profile: Profile, start_s: float) -> Profile:
     )
 
 
+def left_out_share(load: LoadConfig, profile: Profile, part: Part) -> float:
+    """Share of the profile's requests that are due in busier windows than any that is played.
+
+    With `request_rate` windows are compared by their share of the mean rate, that of the run and of the whole. A window
+    that the user names is what the run is about: it leaves out nothing.
+    """
+    if load.window_s is not None:
+        return 0.0
+    rates = np.array(profile.arrivals.rates_per_s)
+    played = _rates_played(profile, part)
+    mean = played.mean() if load.request_rate is not None else rates.mean()
+    if mean <= 0:
+        return 1.0
+    busier = rates / rates.mean() > played.max() / mean * (1 + _SAME_RATE)
+    return float(rates[busier].sum() / rates.sum())
+
+
 def part_notes(load: LoadConfig, profile: Profile, part: Part) -> list[str]:
-    """Which part is played, how it compares with the whole, and whether it is too short to show it."""
+    """Which part is played, how it compares with the whole, and what it cannot show."""
     model = profile.arrivals
-    shares = np.array(model.rates_per_s) / model.mean_rate_per_s
-    first = round(part.start_s / model.coarse_window_s)
-    played = np.roll(shares, -first)[: max(1, round(part.length_s / model.coarse_window_s))]
+    mean = model.mean_rate_per_s
+    shares, played = np.array(model.rates_per_s) / mean, _rates_played(profile, part) / mean
     ends_min = (part.start_s / 60, (part.start_s + part.length_s) / 60)
     chosen = "the window asked for" if load.window_s is not None else f"seed {load.seed}"
-    sentence = (
+    which = (
         f"profile: {chosen} plays minutes {ends_min[0]:.3g} to {ends_min[1]:.3g} of {model.span_s / 60:.3g}, at "
         f"{played.mean():.0%} of its mean rate ({played.min():.0%} to {played.max():.0%} by window; in the whole "
-        f"{shares.min():.0%} to {shares.max():.0%}); another --seed plays another part, --window START,END names one"
+        f"{shares.min():.0%} to {shares.max():.0%})"
     )
-    notes = [sentence]
+    notes = [which]
+    left_out = left_out_share(load, profile, part)
+    if left_out > 0:
+        start_s = _busiest_start_s(profile, part.length_s)
+        notes.append(
+            f"profile: {left_out:.0%} of its requests are due in busier minutes than these, so that objectives "
+            f"of which fewer may miss cannot PASS; --window {start_s:.0f},{start_s + part.length_s:.0f} plays the "
+            "busiest part, --repeat several parts"
+        )
     level_s = autocorrelation_time(shares) * model.coarse_window_s
     if part.length_s < level_s:
         notes.append(
             f"profile: its rate stays alike for about {level_s / 60:.2g} minutes, longer than this run: "
-            f"one run shows one level of it; play {level_s / 60:.2g} minutes or more, or repeat with other seeds"
+            "one run shows one level of it"
         )
     return notes
+
+
+def _rates_played(profile: Profile, part: Part) -> Floats:
+    """Rates of the windows that a part touches."""
+    model = profile.arrivals
+    count = max(1, math.ceil(part.length_s / model.coarse_window_s - 1e-9))
+    return np.roll(np.array(model.rates_per_s), -round(part.start_s / model.coarse_window_s))[:count]
+
+
+def _busiest_start_s(profile: Profile, length_s: float) -> float:
+    """Where a part of this length holds the busiest window, and around it the most requests."""
+    model = profile.arrivals
+    rates = np.array(model.rates_per_s)
+    count = min(len(rates), max(1, math.ceil(length_s / model.coarse_window_s - 1e-9)))
+    totals = np.convolve(rates, np.ones(count), "valid")
+    peak = int(rates.argmax())
+    starts = np.arange(max(0, peak - count + 1), min(peak, len(totals) - 1) + 1)
+    return float(starts[totals[starts].argmax()] * model.coarse_window_s)

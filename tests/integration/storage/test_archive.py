@@ -10,7 +10,7 @@ import pytest
 from surgeproof.errors import UsageError
 from surgeproof.loadgen.plan import PLAN_DTYPE, Plan
 from surgeproof.records import HealthSample, Verdict
-from surgeproof.results import Interval, RuleVerdict
+from surgeproof.results import Interval, PlanFacts, RuleVerdict
 from surgeproof.storage.archive import export_lines, import_lines, record_rows
 from surgeproof.storage.queries import gap_rows, get_run, health_samples, list_runs, packed_plan, run_columns
 from surgeproof.storage.retention import prune_runs
@@ -27,7 +27,7 @@ def filled(url: str, uid: str = "abc", started_at_ns: int = 1_800_000_000_000_00
     store = Store(url)
     run_id = store.create_run(new_run(uid=uid, started_at_ns=started_at_ns))
     plan = Plan(np.zeros(3, dtype=PLAN_DTYPE))
-    store.save_plan(run_id, plan.pack(), len(plan), "d", 7)
+    store.save_plan(run_id, plan.pack(), PlanFacts("d", 7, len(plan), 0.25))
     store.add_records(run_id, [record(i, warnings=("a",) if i % 2 else ()) for i in range(records)])
     store.add_health(run_id, 0, [HealthSample(5, 0.5, 1, 2, 3, 4, 5)])
     store.save_gaps(run_id, [("P0", 0, b"\x01\x02")])

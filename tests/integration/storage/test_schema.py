@@ -6,6 +6,7 @@ import pytest
 import sqlalchemy as sa
 
 from surgeproof.errors import StoreError
+from surgeproof.results import PlanFacts
 from surgeproof.storage import migrations, schema, tables
 from surgeproof.storage.queries import get_run
 from surgeproof.storage.schema import HEAD
@@ -16,8 +17,8 @@ NEXT = """
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0102"
-down_revision = "0101"
+revision = "0103"
+down_revision = "0102"
 
 
 def upgrade():
@@ -39,11 +40,11 @@ def next_version(monkeypatch: pytest.MonkeyPatch, folder: Path, statement: str) 
     """Pretend to be the next version, whose one migration ends with a statement."""
     own = Path(migrations.__file__).parent
     (folder / "versions").mkdir(parents=True)
-    for name in ("env.py", "versions/v0101_first.py"):
+    for name in ("env.py", "versions/v0101_first.py", "versions/v0102_left_out.py"):
         (folder / name).write_text((own / name).read_text())
-    (folder / "versions" / "v0102_next.py").write_text(NEXT.format(statement=statement))
+    (folder / "versions" / "v0103_next.py").write_text(NEXT.format(statement=statement))
     monkeypatch.setattr(schema, "_MIGRATIONS", str(folder))
-    monkeypatch.setattr(schema, "HEAD", "0102")
+    monkeypatch.setattr(schema, "HEAD", "0103")
 
 
 def columns(url: str) -> set[str]:
@@ -66,6 +67,19 @@ def test_an_older_database_is_upgraded_and_keeps_its_runs(
     assert get_run(open_engine(url), run_id).uid == RUN.uid
     assert "colour" in columns(url)
     assert get_run(open_engine(url), run_id).uid == RUN.uid
+
+
+def test_a_database_of_0101_is_upgraded_and_its_plans_leave_out_nothing(url: str) -> None:
+    store = Store(url)
+    run_id = store.create_run(RUN)
+    store.save_plan(run_id, b"packed", PlanFacts("d", 7, 3, 0.5))
+    with store.engine.begin() as connection:
+        connection.exec_driver_sql("ALTER TABLE plans DROP COLUMN left_out")
+        connection.execute(sa.update(tables.alembic_version).values(version_num="0101"))
+    store.close()
+    engine = open_engine(url)
+    assert get_run(engine, run_id).plan == PlanFacts("d", 7, 3, 0.0)
+    assert differences(engine) == []
 
 
 def test_a_migration_that_fails_leaves_the_database_as_it_was(

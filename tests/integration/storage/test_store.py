@@ -78,12 +78,12 @@ def test_a_plan_and_health_are_kept(url: str) -> None:
     store = Store(url)
     run_id = store.create_run(RUN)
     plan = Plan(np.zeros(3, dtype=PLAN_DTYPE))
-    store.save_plan(run_id, plan.pack(), len(plan), "d", 7)
+    store.save_plan(run_id, plan.pack(), PlanFacts("d", 7, len(plan), 0.25))
     store.add_health(run_id, 2, [HealthSample(5, 0.5, 1, 2, 3, 4, 5)])
     held = packed_plan(store.engine, run_id)
     assert held is not None
     assert (Plan.unpack(held).rows == plan.rows).all()
-    assert get_run(store.engine, run_id).plan == PlanFacts("d", 7, 3)
+    assert get_run(store.engine, run_id).plan == PlanFacts("d", 7, 3, 0.25)
     assert health_samples(store.engine, run_id)[2][0].cpu_share == 0.5
 
 

@@ -12,6 +12,7 @@ from surgeproof.slo.baseline import choose_history, deviations, earlier_runs, ex
 from surgeproof.slo.breaker import breaker
 from surgeproof.slo.burn import budgets
 from surgeproof.slo.compare import Figure
+from surgeproof.slo.correlation import Correlation
 from surgeproof.slo.decision import Action, decide
 from surgeproof.slo.intervals import share_interval
 from surgeproof.slo.measured import Measured
@@ -160,6 +161,17 @@ def test_declared_stalls_need_stretches_of_their_length() -> None:
     assert at_ten.likely is not None
     assert at_ten.minutes == pytest.approx(at_ten.likely / 10 / 60, abs=0.1)
     assert unknown.minutes == at_ten.minutes
+
+
+def test_requests_that_are_alike_need_as_many_intervals_of_them() -> None:
+    """A design effect of 20 over stretches of 30 s: 299 intervals are 5,980 requests, 598 s at 10/s."""
+    rules = parse_objectives({"all": ("ttft p99 < 1s", "ttft p50 < 1s")})
+    alike = Correlation(20.0, 10.0, 300.0)
+    p99, p50 = needs(rules, 10.0, {"P1": 1.0}, {("all", rule.text): alike for _, rule in rules})
+    assert (p99.intervals, p99.at_best, p99.correlation_s) == (299, 5980, 30.0)
+    assert p99.minutes == pytest.approx((p99.likely or 0) / 600, abs=0.1)
+    assert p50.at_best == 5 * 20
+    assert p50.minutes == pytest.approx(8 * 30 / 60), "eight independent stretches are longer than its requests"
 
 
 def test_a_breaker_would_have_opened_before_the_p99_was_missed() -> None:

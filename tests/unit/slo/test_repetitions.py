@@ -68,6 +68,19 @@ def test_a_rate_is_taken_over_the_windows_of_all_runs() -> None:
     assert together.low >= alone.low
 
 
+def test_a_part_without_the_busiest_minutes_passes_only_what_they_cannot_change() -> None:
+    """3 % of the profile's requests are due in busier minutes: they could break a p99, not a p90."""
+    quiet = measured([100.0] * 1000, every_ms=100.0)
+    part = Measured(quiet.columns, left_out=0.03)
+    (p99, p90, mean) = judge(
+        part, parse_objectives({"all": ("ttft p99 < 1s", "ttft p90 < 1s", "ttft mean < 1s")}), Audit()
+    )
+    assert p99.verdict is Verdict.INCONCLUSIVE
+    assert "3% of the profile's requests are due in busier minutes than were played" in p99.reason
+    assert (p90.verdict, mean.verdict) == (Verdict.PASS, Verdict.PASS)
+    assert verdict("ttft p99 < 1s", [part, Measured(quiet.columns)]).verdict is Verdict.PASS
+
+
 def test_the_time_between_runs_is_no_stall() -> None:
     steady = Measured(measured([50.0] * 300, e2e_ms=[100.0] * 300, every_ms=100.0).columns, closed_loop=True)
     assert len(stalls_s(Measured.together([steady] * 4))) == 0

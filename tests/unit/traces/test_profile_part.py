@@ -8,7 +8,7 @@ from surgeproof.errors import ConfigError
 from surgeproof.scenario import LoadConfig
 from surgeproof.traces.draw import from_profile
 from surgeproof.traces.profile import Profile, Recording, load_profile
-from surgeproof.traces.profile_part import choose_part, part_notes, starting_at
+from surgeproof.traces.profile_part import Part, choose_part, left_out_share, part_notes, starting_at
 
 AZURE = load_profile("azure-conv")
 SPAN_S = AZURE.arrivals.span_s
@@ -92,3 +92,28 @@ def test_a_run_shorter_than_the_profiles_levels_is_told_so() -> None:
         notes[name] = part_notes(LoadConfig(), held, part)
     assert any("longer than this run" in note for note in notes["slow"])
     assert len(notes["fast"]) == 1
+
+
+def in_windows(rates: tuple[float, ...]) -> Profile:
+    return msgspec.structs.replace(AZURE, arrivals=msgspec.structs.replace(AZURE.arrivals, rates_per_s=rates))
+
+
+def test_what_is_left_out_is_what_is_due_in_busier_windows() -> None:
+    """Rates of 1, 2, 1 and 4: windows 0 and 1 leave out the 4 of 8, windows 2 and 3 nothing."""
+    held = in_windows((1.0, 2.0, 1.0, 4.0))
+    assert left_out_share(LoadConfig(), held, Part(0.0, 120.0)) == 0.5
+    assert left_out_share(LoadConfig(), held, Part(0.0, 60.0)) == 0.75
+    assert left_out_share(LoadConfig(), held, Part(120.0, 120.0)) == 0.0
+    assert left_out_share(LoadConfig(window_s=(0.0, 60.0)), held, Part(0.0, 60.0)) == 0.0
+
+
+def test_at_a_rate_of_its_own_a_part_is_as_busy_as_its_peaks() -> None:
+    """Rates of 1, 2, 3 and 6, mean 3: the first two, at the run's own mean, peak at 4/3 of it; the 6 is twice."""
+    held = in_windows((1.0, 2.0, 3.0, 6.0))
+    assert left_out_share(LoadConfig(request_rate=9.0), held, Part(0.0, 120.0)) == 0.5
+
+
+def test_a_run_without_the_busiest_minutes_is_told_where_they_are() -> None:
+    notes = part_notes(LoadConfig(), in_windows((1.0,) * 20 + (5.0,) + (1.0,) * 9), Part(0.0, 120.0))
+    assert "15% of its requests are due in busier minutes" in notes[1]
+    assert "--window 1140,1260" in notes[1]
