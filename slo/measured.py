@@ -25,6 +25,10 @@ NUMBERS = (
     "tpot_ns", "max_gap_ns", "input_tokens", "output_tokens", "cached_tokens", "planned_input_tokens",
     "planned_output_tokens", "http_status", "token_events", "retries", "step", "worker",
 )  # fmt: skip
+_ENDS = {
+    "ttft": "first_token_at_ns", "first_answer": "first_answer_at_ns", "last_token": "last_token_at_ns",
+    "e2e": "done_at_ns",
+}  # fmt: skip
 _SHED_STATUS = (429, 503)
 
 
@@ -164,9 +168,11 @@ class Measured:
             # All in one read: the gaps inside it were not seen.
             gaps = self.numbers["max_gap_ns"] / 1e6
             return np.where(gaps > 0, gaps, np.nan)
-        end = {"ttft": "first_token_at_ns", "first_answer": "first_answer_at_ns", "e2e": "done_at_ns"}[metric]
         start = "intended_at_ns" if view == "response" else "sent_at_ns"
-        return self.columns.between_ms(end, start)
+        latency = self.columns.between_ms(_ENDS[metric], start)
+        if metric == "last_token":
+            return np.where(np.isnan(latency), self.columns.between_ms("done_at_ns", start), latency)
+        return latency
 
     def unknown(self, metric: str) -> Mask:
         """Answered requests whose latency was not measured; those that cannot have one are not included.

@@ -39,7 +39,8 @@ LATENCIES = {
     "tpot": "time per output token after the first",
     "max_gap": "longest wait between two arrivals of output",
     "inter_chunk": "wait between two arrivals of output, over all of them",
-    "e2e": "time to the end of the answer",
+    "last_token": "time to the last output; of a reply that was not streamed, to its end",
+    "e2e": "time to the end of the answer: [DONE], or the end of the body",
 }
 REQUEST_LATENCIES = tuple(name for name in LATENCIES if name != "inter_chunk")
 """Those of which every request has one."""
@@ -84,8 +85,8 @@ WHEN = ("step", "phase")
 _NAMED = ("model", "phase")
 _UNITS_MS = {"ms": 1.0, "s": 1000.0, "us": 0.001}
 
-GOODPUT_NAMES = {"ttft": "ttft", "tpot": "tpot", "e2el": "e2e", "e2e": "e2e"}
-"""vLLM's names in `--goodput`, and ours."""
+GOODPUT_NAMES = {"ttft": "ttft", "tpot": "tpot", "e2el": "last_token", "last_token": "last_token", "e2e": "e2e"}
+"""vLLM's names in `--goodput`, and ours; vLLM's end of a request is its last output, not `[DONE]`."""
 
 View = Literal["response", "service"]
 

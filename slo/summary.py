@@ -93,7 +93,9 @@ def _class_summary(
         output_tokens_per_s=rates.get("output_tokens") if _total(output) is not None else None,
         unknown_output_tokens=int(np.isnan(output).sum()),
         latency_ms={name: distribution(measured.latency_ms(name)[ok]) for name in REQUEST_LATENCIES},
-        service_latency_ms={name: distribution(measured.latency_ms(name, "service")[ok]) for name in ("ttft", "e2e")},
+        service_latency_ms={
+            name: distribution(measured.latency_ms(name, "service")[ok]) for name in ("ttft", "last_token", "e2e")
+        },
         load=_load(measured, name, windows) if windows else None,
         bounds=bounds | {"success_ratio": _share_bounds(measured, measured.ok, sent)},
     )

@@ -70,7 +70,7 @@ def test_equality_is_as_it_is_written() -> None:
 
 
 def test_goodput_takes_vllms_names() -> None:
-    assert parse_goodput(["ttft:500", "tpot:50", "e2el:3000"]) == {"ttft": 500, "tpot": 50, "e2e": 3000}
+    assert parse_goodput(["ttft:500", "tpot:50", "e2el:3000"]) == {"ttft": 500, "tpot": 50, "last_token": 3000}
     for pair in ("itl:5", "ttft", "ttft:x", "ttft:-1", "ttft:inf"):
         with pytest.raises(RuleError, match="goodput"):
             parse_goodput([pair])

@@ -14,7 +14,7 @@ from surgeproof.slo.summary import distribution, summarise
 from surgeproof.slo.verdict import judge, overall
 from surgeproof.slo.wording import notices
 from tests.unit.gpu.fakes import sample
-from tests.unit.slo.columns import EPOCH_NS, measured, rng
+from tests.unit.slo.columns import EPOCH_NS, MS, measured, rng
 
 BREACH = Audit((AuditCheck("worker_cpu_share", 0.99, 0.95, "of a core", False, "use --processes 4"),))
 
@@ -204,6 +204,15 @@ def test_response_counts_from_the_plan_and_service_from_the_send() -> None:
     assert figures.latency_ms["e2e"].mean == pytest.approx(1900.0)
     assert figures.latency_ms["e2e"].max == pytest.approx(3300.0)
     assert figures.service_latency_ms["e2e"].mean == pytest.approx(500.0)
+
+
+def test_an_answer_has_two_ends() -> None:
+    """The last token after 900 ms, [DONE] after 1,000; a reply that was not streamed has one end."""
+    last = [EPOCH_NS + i * 10 * MS + 900 * MS for i in range(10)]
+    streamed = summarise(measured([100.0] * 10, e2e_ms=[1000.0] * 10, last_token_at_ns=last)).total
+    assert (streamed.latency_ms["last_token"].p50, streamed.latency_ms["e2e"].p50) == (900.0, 1000.0)
+    whole = summarise(measured([None] * 10, e2e_ms=[1000.0] * 10)).total
+    assert whole.latency_ms["last_token"].p50 == 1000.0
 
 
 def test_one_missed_condition_is_enough_where_the_other_is_unknown() -> None:
