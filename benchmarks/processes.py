@@ -77,29 +77,35 @@ def stalls(miss_share: float, size: int = 25) -> Draw:
     return draw
 
 
-def profile_traffic(name: str, run_s: float) -> Draw:
-    """A part of a profile's traffic, drawn as a run draws it, through a server with enough slots for 80 % load.
+class ProfileTraffic:
+    """A profile's traffic through a server with enough slots for 80 % load.
 
-    A count of 0 gives the whole profile, any other the part.
+    Args:
+        name: of a bundled profile.
+        run_s: length of a run, which plays a part as `run --profile` does.
     """
-    profile = load_profile(name)
-    reference = np.random.default_rng(TRUTH_SEED)
-    at_s = simulate(profile.arrivals, reference)
-    slots = slots_for(at_s, service_s(profile.draw_lengths(at_s, reference)))
 
-    def draw(rng: np.random.Generator, count: int) -> Sample:
-        at_s = simulate(profile.arrivals, rng)
-        work_s = service_s(profile.draw_lengths(at_s, rng))
-        latency = (waits_s(at_s, work_s, slots) + _FIRST_TOKEN_S) * 1000
-        load = LoadConfig(seed=int(rng.integers(2**31)))
-        part = choose_part(load, profile, run_s) if count else None
+    def __init__(self, name: str, run_s: float) -> None:
+        self._profile, self._run_s = load_profile(name), run_s
+        reference = np.random.default_rng(TRUTH_SEED)
+        at_s = simulate(self._profile.arrivals, reference)
+        self._slots = slots_for(at_s, service_s(self._profile.draw_lengths(at_s, reference)))
+
+    def whole(self, rng: np.random.Generator) -> Sample:
+        """The whole profile."""
+        at_s = simulate(self._profile.arrivals, rng)
+        work_s = service_s(self._profile.draw_lengths(at_s, rng))
+        return Sample(at_s, (waits_s(at_s, work_s, self._slots) + _FIRST_TOKEN_S) * 1000)
+
+    def part(self, rng: np.random.Generator, seed: int, repetition: tuple[int, int]) -> Sample:
+        """The part that one of several repetitions plays."""
+        at_s, latency, _ = self.whole(rng)
+        load = LoadConfig(seed=seed + repetition[0], repetition=repetition)
+        part = choose_part(load, self._profile, self._run_s)
         if part is None:
             return Sample(at_s, latency)
         played = (at_s >= part.start_s) & (at_s < part.start_s + part.length_s)
-        left_out = left_out_share(load, profile, part)
-        return Sample(at_s[played] - part.start_s, latency[played], left_out)
-
-    return draw
+        return Sample(at_s[played] - part.start_s, latency[played], left_out_share(load, self._profile, part))
 
 
 def measured(sample: Sample) -> Measured:

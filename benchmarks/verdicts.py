@@ -16,9 +16,10 @@ import numpy as np
 from surgeproof.benchmarks.processes import (
     TRUTH_SEED,
     Draw,
+    ProfileTraffic,
+    Sample,
     independent,
     measured,
-    profile_traffic,
     single_server,
     slow_level,
     stalls,
@@ -44,7 +45,7 @@ class Process(NamedTuple):
     """One row: how latencies come about, the rule, requests of a run, the latency that meets it exactly."""
 
     label: str
-    draw: Draw
+    draw: Draw | ProfileTraffic
     rule: str
     requests: int
     truth_ms: float
@@ -74,10 +75,10 @@ def processes() -> list[Process]:
         Process("the same, n = 10000, stalls declared", stalls(0.002), "p99.9 with stalls of 2.5s", 10_000, 100.0),
     ]
     for name, run_s, quantile in (("azure-conv", 600.0, 0.95), ("mooncake-conv", 3600.0, 0.99)):
-        draw = profile_traffic(name, run_s)
-        truth = _pooled_quantile(draw, 40, quantile)
+        traffic = ProfileTraffic(name, run_s)
+        truth = _pooled_quantile(traffic, 40, quantile)
         label = f"{name}, {run_s / 60:.0f} minutes"
-        rows.append(Process(label, draw, f"p{quantile * 100:.0f}", 1, truth, SIMULATIONS // 2))
+        rows.append(Process(label, traffic, f"p{quantile * 100:.0f}", 0, truth, SIMULATIONS // 2))
     repeated = (_REPEATED in row.label or "azure" in row.label for row in rows)
     return rows + [
         row._replace(label=f"{row.label}, 5 runs", simulations=SIMULATIONS // 2, runs=5)
@@ -90,8 +91,8 @@ def _quantile_of(draw: Draw, count: int, q: float) -> float:
     return float(np.quantile(draw(np.random.default_rng(TRUTH_SEED), count).latency_ms, q))
 
 
-def _pooled_quantile(draw: Draw, repeats: int, q: float) -> float:
-    whole = [draw(np.random.default_rng(TRUTH_SEED + seed), 0).latency_ms for seed in range(repeats)]
+def _pooled_quantile(traffic: ProfileTraffic, repeats: int, q: float) -> float:
+    whole = [traffic.whole(np.random.default_rng(TRUTH_SEED + seed)).latency_ms for seed in range(repeats)]
     return float(np.quantile(np.concatenate(whole), q))
 
 
@@ -102,11 +103,17 @@ def verdict_shares(process: Process, factor: float) -> dict[Verdict, float]:
     objectives = parse_objectives({"all": (rule,)})
     counts = dict.fromkeys(Verdict, 0)
     for seed in range(process.simulations):
-        rngs = (np.random.default_rng(seed * process.runs + run) for run in range(process.runs))
-        runs = [measured(process.draw(rng, process.requests)) for rng in rngs]
+        runs = [measured(_sample(process, seed, run)) for run in range(process.runs)]
         held = runs[0] if len(runs) == 1 else Measured.together(runs)
         counts[judge(held, objectives, Audit())[0].verdict] += 1
     return {verdict: count / process.simulations for verdict, count in counts.items()}
+
+
+def _sample(process: Process, seed: int, run: int) -> Sample:
+    rng = np.random.default_rng(seed * process.runs + run)
+    if isinstance(process.draw, ProfileTraffic):
+        return process.draw.part(rng, 10 * seed, (run, process.runs))
+    return process.draw(rng, process.requests)
 
 
 def comparison_shares(draw: Draw, count: int, shift_ms: float, scale: float) -> Counter[str]:

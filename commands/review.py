@@ -77,7 +77,13 @@ def _rise(text: str) -> tuple[float, float]:
 
 @click.command()
 @click.argument("run_id", type=RUN_ID)
-@click.option("--days", type=Number(0, 36_500), default=7.0, show_default=True, help="Number of days to look back.")
+@click.option(
+    "--days",
+    type=Number(0, 36_500),
+    default=7.0,
+    show_default=True,
+    help="Number of days to look back for runs of any weekday.",
+)
 @db_option
 @json_option
 def baseline(run_id: int, days: float, db: str, as_json: bool) -> None:

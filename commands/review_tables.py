@@ -30,8 +30,8 @@ def print_comparison(before: int, after: int, differences: Sequence[Difference])
 def print_baseline(report: BaselineReport) -> None:
     """Figures that deviate from earlier runs, and likely causes."""
     console = new_console()
-    hour = ", of the same hour" if report.same_hour else ""
-    console.print(f"Against {len(report.runs)} earlier runs{hour}: {', '.join(map(str, report.runs))}", highlight=False)
+    numbers = ", ".join(map(str, report.runs))
+    console.print(f"Against {len(report.runs)} earlier runs, of {report.slot}: {numbers}", highlight=False)
     table = Table(show_edge=False)
     for name in ("group", "figure", "this run", "median", "spread", "change", ""):
         table.add_column(name, justify="left" if name in ("group", "figure", "") else "right")

@@ -141,7 +141,7 @@ def _repeat(
 
     done: list[int] = []
     for number in range(repeat):
-        load = structs.replace(scenario.load, seed=scenario.load.seed + number)
+        load = structs.replace(scenario.load, seed=scenario.load.seed + number, repetition=(number, repeat))
         if not as_json:
             click.echo(f"Repetition {number + 1} of {repeat}", err=True)
         result = _execute(structs.replace(scenario, load=load), secrets, db, path, quiet=as_json)

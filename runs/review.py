@@ -15,7 +15,15 @@ from surgeproof.records import RunState, Verdict
 from surgeproof.results import Run
 from surgeproof.runs.stored import ended_run, measured_run, same_load
 from surgeproof.scenario import Scenario
-from surgeproof.slo.baseline import MIN_RUNS, BaselineReport, choose_history, deviations, earlier_runs, explain
+from surgeproof.slo.baseline import (
+    MIN_RUNS,
+    WEEKDAY_DAYS,
+    BaselineReport,
+    choose_history,
+    deviations,
+    earlier_runs,
+    explain,
+)
 from surgeproof.slo.breaker import Breaker, breaker
 from surgeproof.slo.compare import Difference, Figure, Policy, compare, figures_of, groups, lost
 from surgeproof.slo.decision import Action, Decision, decide
@@ -104,8 +112,9 @@ def baseline_report(db_url: str, run_id: int, days: float) -> BaselineReport:
     run = ended_run(engine, run_id)
     if not run.comparable:
         raise UsageError(f"run {run_id} is {run.verdict or run.state}: it has no valid measurement of the endpoint")
-    recent = (get_run(engine, head.id) for head in earlier_runs(run, list_runs(engine, _MAX_LISTED), days))
-    history, same_hour = choose_history(run, [earlier for earlier in recent if same_load(earlier, run)])
+    heads = earlier_runs(run, list_runs(engine, _MAX_LISTED), max(days, WEEKDAY_DAYS))
+    comparable = [earlier for head in heads if same_load(earlier := get_run(engine, head.id), run)]
+    history, slot = choose_history(run, comparable, days)
     history = history[:_MAX_HISTORY]
     if len(history) < MIN_RUNS:
         raise UsageError(
@@ -118,7 +127,7 @@ def baseline_report(db_url: str, run_id: int, days: float) -> BaselineReport:
         _figures(measured, names), [_figures(measured_run(engine, earlier.id), names) for earlier in history]
     )
     tags = explain(result, run.metadata, [earlier.metadata for earlier in history])
-    return BaselineReport(tuple(earlier.id for earlier in history), same_hour, tuple(result), tuple(tags))
+    return BaselineReport(tuple(earlier.id for earlier in history), slot, tuple(result), tuple(tags))
 
 
 def decision_of(db_url: str, run_id: int, baseline_id: int | None = None) -> Decision:

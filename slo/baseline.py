@@ -8,6 +8,7 @@ what explains it is looked for in classes, lengths, phases of a request and chan
 
 import math
 from collections.abc import Mapping, Sequence
+from enum import StrEnum
 from typing import TypeVar
 
 import msgspec
@@ -25,9 +26,19 @@ _SPREADS = 3.0
 _MAD_TO_SD = 1.4826
 MIN_RUNS = 3
 SLOT_NS = 3600 * NS_PER_S
+WEEKDAY_DAYS = 28.0
+"""How far runs of the same weekday are looked for."""
 
 # The part of a request that each latency covers; the difference of neighbours is its phase.
 PHASES = {"network": "connect", "queue and prefill": "ttft", "decode": "tpot"}
+
+
+class Slot(StrEnum):
+    """Which earlier runs a run is compared with."""
+
+    WEEKDAY = "the same weekday and hour"
+    HOUR = "the same hour"
+    ANY = "any time"
 
 
 class Deviation(msgspec.Struct, frozen=True):
@@ -55,7 +66,7 @@ class BaselineReport(msgspec.Struct, frozen=True):
     """A run against its history; `explanations` are sentences."""
 
     runs: tuple[int, ...]
-    same_hour: bool
+    slot: Slot
     deviations: tuple[Deviation, ...]
     explanations: tuple[str, ...]
 
@@ -77,17 +88,26 @@ def earlier_runs(run: RunHead, others: Sequence[RunHead], days: float) -> list[R
     ]
 
 
-def choose_history(run: RunHead, earlier: Sequence[_Head]) -> tuple[list[_Head], bool]:
-    """Those of the same time of day where there are enough, otherwise all; and which of the two."""
-    slot = [other for other in earlier if _hours_apart_ns(run.started_at_ns, other.started_at_ns) <= SLOT_NS]
-    same_hour = len(slot) >= MIN_RUNS
-    return (slot if same_hour else list(earlier)), same_hour
+def choose_history(run: RunHead, earlier: Sequence[_Head], days: float) -> tuple[list[_Head], Slot]:
+    """Earlier runs of the same weekday and hour where there are enough, else of the same hour, else of any time.
+
+    Args:
+        run: the run in question.
+        earlier: comparable runs of the last four weeks at least, by `earlier_runs`.
+        days: how far to look back for runs of any weekday.
+    """
+    weekday = [other for other in earlier if _apart_ns(run, other, 7 * NS_PER_DAY) <= SLOT_NS]
+    if len(weekday) >= MIN_RUNS:
+        return weekday, Slot.WEEKDAY
+    recent = [other for other in earlier if run.started_at_ns - other.started_at_ns <= days * NS_PER_DAY]
+    hour = [other for other in recent if _apart_ns(run, other, NS_PER_DAY) <= SLOT_NS]
+    return (hour, Slot.HOUR) if len(hour) >= MIN_RUNS else (recent, Slot.ANY)
 
 
-def _hours_apart_ns(left_ns: int, right_ns: int) -> int:
-    """Distance of two times of day, around midnight too."""
-    apart = (left_ns - right_ns) % NS_PER_DAY
-    return min(apart, NS_PER_DAY - apart)
+def _apart_ns(run: RunHead, other: RunHead, period_ns: int) -> int:
+    """Distance of two runs' places within a day or a week, around its end too."""
+    apart = (run.started_at_ns - other.started_at_ns) % period_ns
+    return min(apart, period_ns - apart)
 
 
 def deviations(

@@ -60,7 +60,8 @@ class LoadConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Which requests, when.
 
     With `concurrency` the load is a closed loop; otherwise it is an open loop whose times come from the
-    trace (`exact`) or from an arrival process at `request_rate`.
+    trace (`exact`) or from an arrival process at `request_rate`. `repetition` is the number of this run, from 0, and
+    of how many; their seeds follow one another.
     """
 
     trace: str | None = None
@@ -92,6 +93,7 @@ class LoadConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     num_warmups: int = 0
     drain_s: float = 30.0
     seed: int = 1
+    repetition: tuple[int, int] = (0, 1)
     allow_long: bool = False
     tokenizer: str | None = None
     words_per_token: float = 1.0

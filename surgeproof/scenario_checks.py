@@ -132,6 +132,9 @@ def _not_positive(load: LoadConfig) -> Iterator[str]:
             yield f"load.{key} must be above 0, not {value:g}"
     if any(users < 1 for users in load.concurrency):
         yield "load.concurrency: each step needs at least 1 user"
+    number, of = load.repetition
+    if not 0 <= number < of or number > load.seed:
+        yield "load.repetition must be [number, of]: the number from 0, below `of`, and not above the seed"
     if load.window_s is not None and not 0 <= load.window_s[0] < load.window_s[1]:
         yield "load.window_s must be [start, end] in seconds with start before end"
 

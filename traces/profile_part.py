@@ -44,7 +44,10 @@ def choose_part(load: LoadConfig, profile: Profile, length_s: float) -> Part | N
     last = int((model.span_s - length_s) // model.coarse_window_s)
     if last < 1:
         return None
-    return Part(int(generator(load.seed, Dimension.PART).integers(0, last + 1)) * model.coarse_window_s, length_s)
+    # Parts of repetitions lie evenly over the profile, from one random place on (systematic sampling).
+    number, of = load.repetition
+    place = (generator(load.seed - number, Dimension.PART).random() + number / of) % 1
+    return Part(int(place * (last + 1)) * model.coarse_window_s, length_s)
 
 
 def starting_at(profile: Profile, start_s: float) -> Profile:

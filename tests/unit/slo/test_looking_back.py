@@ -8,7 +8,7 @@ import pytest
 from surgeproof.errors import RuleError
 from surgeproof.records import RunState, Verdict
 from surgeproof.results import RunHead
-from surgeproof.slo.baseline import choose_history, deviations, earlier_runs, explain
+from surgeproof.slo.baseline import Slot, choose_history, deviations, earlier_runs, explain
 from surgeproof.slo.breaker import breaker
 from surgeproof.slo.burn import budgets
 from surgeproof.slo.compare import Figure
@@ -45,10 +45,19 @@ def test_history_is_of_the_same_name_and_hour_where_three_are() -> None:
     others += [run(6, 24, state=RunState.BROKEN), run(7, 24, verdict=Verdict.INVALID), run(8, 24 * 9), run(9, -1)]
     earlier = earlier_runs(run(0, 0), others, 7)
     assert [head.id for head in earlier] == [1, 2, 3, 4]
-    chosen, same_hour = choose_history(run(0, 0), earlier)
-    assert ([head.id for head in chosen], same_hour) == ([1, 2, 3], True)
+    chosen, slot = choose_history(run(0, 0), earlier, 7)
+    assert ([head.id for head in chosen], slot) == ([1, 2, 3], Slot.HOUR)
     few = [run(1, 24), run(4, 30), run(2, 49.5)]
-    assert choose_history(run(0, 0), few) == (few, False)
+    assert choose_history(run(0, 0), few, 7) == (few, Slot.ANY)
+
+
+def test_a_sunday_is_compared_with_sundays_where_three_of_four_weeks_ran() -> None:
+    """Every day of four weeks at one hour; two weeks give two Sundays, and then the last seven days count."""
+    daily = [run(number, 24 * number) for number in range(1, 29)]
+    chosen, slot = choose_history(run(0, 0), daily, 7)
+    assert ([head.id for head in chosen], slot) == ([7, 14, 21, 28], Slot.WEEKDAY)
+    chosen, slot = choose_history(run(0, 0), daily[:14], 7)
+    assert ([head.id for head in chosen], slot) == ([1, 2, 3, 4, 5, 6, 7], Slot.HOUR)
 
 
 def exact(value: float) -> Figure:

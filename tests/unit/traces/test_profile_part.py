@@ -28,6 +28,15 @@ def test_seeds_play_parts_from_all_over_the_profile() -> None:
     assert np.histogram(starts, bins=3, range=(0, SPAN_S - 540))[0] / 600 == pytest.approx([1 / 3] * 3, abs=0.07)
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_parts_of_repetitions_lie_evenly_over_the_profile(seed: int) -> None:
+    """Five of ten minutes have starts 49 / 5 windows apart: no minute between the first and the last is left out."""
+    loads = [LoadConfig(seed=seed + number, repetition=(number, 5)) for number in range(5)]
+    parts = [choose_part(load, AZURE, 600.0) for load in loads]
+    starts = sorted(part.start_s for part in parts if part is not None)
+    assert set(np.diff(starts)) <= {9 * 60.0, 10 * 60.0}
+
+
 @pytest.mark.parametrize("length_s", [SPAN_S, SPAN_S - 30.0, 2 * SPAN_S])
 def test_the_whole_profile_is_played_from_its_beginning(length_s: float) -> None:
     assert len(starts_of(length_s, 5)) == 0
