@@ -129,7 +129,10 @@ def print_goodness(goodness: Goodness) -> None:
         table.add_row(result, check.name, f"{check.trace:g}", f"{check.model:g}", band, check.bound)
     console = new_console()
     console.print(table)
-    console.print(f"{goodness.result}: {goodness.verdict}", style=_RESULT_STYLES[goodness.result], highlight=False)
+    rank = f"rank among {goodness.seeds} replicates: p = {goodness.p_value:g}"
+    console.print(
+        f"{goodness.result}: {goodness.verdict} ({rank})", style=_RESULT_STYLES[goodness.result], highlight=False
+    )
 
 
 _PROBE_PHASES = (

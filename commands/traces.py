@@ -125,7 +125,7 @@ def convert(
 @click.argument("profile")
 @click.option("--against", type=click.Path(path_type=Path), required=True, help="Trace file to compare with.")
 @_trace_options
-@click.option("--seeds", default=24, show_default=True, type=click.IntRange(4, 1000), help="Number of replicates.")
+@click.option("--seeds", default=99, show_default=True, type=click.IntRange(19, 1000), help="Number of replicates.")
 @click.option("--html", type=click.Path(path_type=Path), help="Write an HTML report (extra `report`).")
 @click.option("--json", "json_path", type=click.Path(path_type=Path), help="Write the report as JSON.")
 def report(

@@ -35,7 +35,8 @@ def trace_report(goodness: Goodness) -> str:
         f"<!doctype html><html lang=en><meta charset=utf-8><title>{escape(title)}</title><style>{_STYLE}</style>"
         f"<h1>{escape(title)}</h1>"
         f"<p><b class={goodness.result}>{goodness.result}</b>: {escape(goodness.verdict)}.</p>"
-        f"<p>Kind {goodness.kind}; {goodness.requests} requests; bands: 5 to 95 % of {goodness.seeds} replicates.</p>"
+        f"<p>Kind {goodness.kind}; {goodness.requests} requests; bands: 5 to 95 % of {goodness.seeds} replicates; "
+        f"rank of the trace among them and itself: p = {goodness.p_value:g}.</p>"
         f"{figures}<table><tr>{heads}</tr>{rows}</table></html>\n"
     )
 
