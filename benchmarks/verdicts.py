@@ -132,6 +132,18 @@ def comparison_shares(draw: Draw, count: int, shift_ms: float, scale: float) -> 
     return results
 
 
+def paired_shares(count: int, shift: float) -> Counter[str]:
+    """Pairs of runs of one plan, of requests that take as long as they are and 5 % of each run's own, by verdict."""
+    results: Counter[str] = Counter()
+    for seed in range(_PAIRS):
+        rng = np.random.default_rng(seed)
+        at_s, work_ms, _ = independent(rng, count)
+        runs = [measured(Sample(at_s, work_ms * rng.normal(1.0, 0.05, count) * scale)) for scale in (1.0, 1 + shift)]
+        found = {d.metric: d for d in compare(runs[0], runs[1], paced=True, paired=True) if d.group == "all"}
+        results[str(found["ttft p99, ms"].verdict)] += 1
+    return results
+
+
 def alarm_share(draw: Draw, count: int, scale: float) -> float:
     """Share of runs, `scale` times as slow as the seven before them, in which any figure alarms."""
     alarms = 0
@@ -171,6 +183,14 @@ def _comparison_rows() -> Iterator[Sequence[str]]:
             yield label, str(count), *(f"{shares[name] / _PAIRS:.2f}" for name in names)
 
 
+def _paired_rows() -> Iterator[Sequence[str]]:
+    yield "second run of one plan, ttft p99", "requests", "PASS", "FAIL", "INCONCLUSIVE"
+    for label, shift in (("equal", 0.0), ("5 % slower: just what is accepted", 0.05), ("15 % slower", 0.15)):
+        for count in (1000, 3000, 10_000):
+            shares = paired_shares(count, shift)
+            yield label, str(count), *(f"{shares[name] / _PAIRS:.2f}" for name in ("PASS", "FAIL", "INCONCLUSIVE"))
+
+
 def _baseline_rows() -> Iterator[Sequence[str]]:
     yield "latencies", "requests", "alarm if equal", "16 % slower", "30 % slower"
     for label, draw in (("independent", independent), ("M/G/1 load 0.8", single_server(0.8, 20_000))):
@@ -182,7 +202,8 @@ def _baseline_rows() -> Iterator[Sequence[str]]:
 def main() -> None:
     """Print the tables as Markdown."""
     for title, rows in (
-        ("Verdicts", _verdict_rows()), ("Compare", _comparison_rows()), ("Baseline", _baseline_rows())
+        ("Verdicts", _verdict_rows()), ("Compare", _comparison_rows()), ("Compare, paired", _paired_rows()),
+        ("Baseline", _baseline_rows())
     ):  # fmt: skip
         print(f"\n{title}\n")
         for number, cells in enumerate(rows):

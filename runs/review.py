@@ -53,7 +53,10 @@ def compare_runs(db_url: str, run_ids: Sequence[int], policy: Policy) -> Compari
     runs = [ended_run(engine, run_id) for run_id in run_ids]
     first, *others = (measured_run(engine, run.id) for run in runs)
     paced = any(_is_paced(run.scenario) for run in runs)
-    differences = [compare(first, other, policy, paced=paced) for other in others]
+    differences = [
+        compare(first, other, policy, paced=paced, paired=_plan_digest(run) == _plan_digest(runs[0]) is not None)
+        for run, other in zip(runs[1:], others, strict=True)
+    ]
     missing = {run.id: lost(first, other) for run, other in zip(runs[1:], others, strict=True)}
     return Comparison(differences, _comparison_notes(runs, missing), _comparison_exit(runs, differences, missing))
 
@@ -76,6 +79,11 @@ def _comparison_notes(runs: Sequence[Run], missing: dict[int, list[str]]) -> lis
         f"run {run_id} has no {', '.join(metrics)}: too few requests were answered or streamed to compare them"
         for run_id, metrics in missing.items()
         if metrics
+    ]
+    notes += [
+        f"runs {first.id} and {run.id} sent the same plan: differences are paired by request"
+        for run in others
+        if _plan_digest(run) == _plan_digest(first) is not None
     ]
     return notes
 

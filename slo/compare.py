@@ -4,7 +4,8 @@ A release is judged by the few figures of `POLICY_METRICS`, each against a margi
 whole bound of the difference is inside (non-inferiority; all must hold, so that none needs a correction,
 Berger and Hsu, Statistical Science 11, 1996), FAILs where it is beyond, and is INCONCLUSIVE otherwise.
 All other figures are exploration. Bounds of a difference follow from those of the two figures
-(Zou and Donner, Statistics in Medicine 27, 2008), and are the ones that are shown.
+(Zou and Donner, Statistics in Medicine 27, 2008), and are the ones that are shown. Runs of one plan are
+paired: what both share cancels in their difference.
 """
 
 import math
@@ -17,9 +18,18 @@ import numpy as np
 from surgeproof.records import REQUEST_CLASSES, Verdict
 from surgeproof.results import Interval
 from surgeproof.slo.correlation import correlation_of, correlation_of_latencies
-from surgeproof.slo.intervals import CONFIDENCE, NORMAL_POINT, quantile, quantile_interval, scaled, share_interval
+from surgeproof.slo.intervals import (
+    CONFIDENCE,
+    NORMAL_POINT,
+    Floats,
+    quantile,
+    quantile_interval,
+    scaled,
+    share_interval,
+)
 from surgeproof.slo.means import mean_interval
 from surgeproof.slo.measured import Mask, Measured
+from surgeproof.slo.pairing import shared_correlation
 from surgeproof.slo.rates import arrived, load_windows
 
 POLICY_METRICS = ("success, %", "ttft p99, ms", "e2e p99, ms", "requests/s", "output tokens/s")
@@ -100,7 +110,7 @@ class Difference(msgspec.Struct, frozen=True):
 
 
 def compare(
-    before: Measured, after: Measured, policy: Policy | None = None, *, paced: bool = False
+    before: Measured, after: Measured, policy: Policy | None = None, *, paced: bool = False, paired: bool = False
 ) -> list[Difference]:
     """All differences between two runs, in the order a reader wants them.
 
@@ -109,37 +119,77 @@ def compare(
         after: the other.
         policy: what is accepted.
         paced: whether a plan set the rate of a run (open loop): its rates tell of the plan and decide nothing.
+        paired: whether both ran one plan, so that requests can be compared one by one.
     """
     policy = policy or Policy()
     pairs = []
     for group in groups(before, after):
         old, new = (figures_of(run, group) for run in (before, after))
-        pairs += [(group, metric, old[metric], new[metric]) for metric in old if metric in new]
-    chosen = _deciding({metric: (old, new) for group, metric, old, new in pairs if group == "all"})
+        for metric in (name for name in old if name in new):
+            shared = _shared(before, after, group, metric) if paired else 0.0
+            pairs.append(_Pair(group, metric, old[metric], new[metric], shared))
+    chosen = _deciding({pair.metric: pair for pair in pairs if pair.group == "all"})
     deciding = {("all", metric) for metric in chosen if not (paced and metric.endswith("/s"))}
     count = min(int(before.judged.sum()), int(after.judged.sum()))
     return [
-        _decided(group, metric, old, new, policy, count, len(deciding))
-        if (group, metric) in deciding
-        else _explored(group, metric, old, new, policy, len(pairs) - len(deciding))
-        for group, metric, old, new in pairs
+        _decided(pair, policy, count, len(deciding))
+        if (pair.group, pair.metric) in deciding
+        else _explored(pair, policy, len(pairs) - len(deciding))
+        for pair in pairs
     ]
 
 
-def _deciding(pairs: dict[str, tuple[Figure, Figure]]) -> list[str]:
+class _Pair(NamedTuple):
+    """A figure of two runs, and how much of its error they share."""
+
+    group: str
+    metric: str
+    old: Figure
+    new: Figure
+    shared: float
+
+    @property
+    def bounded(self) -> bool:
+        return all(figure.low is not None and figure.high is not None for figure in (self.old, self.new))
+
+
+def _shared(before: Measured, after: Measured, group: str, metric: str) -> float:
+    """Correlation of a figure's error between two runs of one plan; 0 of rates, which are of no single requests."""
+    if metric.endswith("/s"):
+        return 0.0
+    found = [_deviations(run, group, metric) for run in (before, after)]
+    return shared_correlation(before, after, (found[0][0], found[1][0]), (found[0][1], found[1][1]))
+
+
+def _deviations(run: Measured, group: str, metric: str) -> tuple[Floats, Mask]:
+    """By how much each request moves a figure, and which requests count for it."""
+    mask = run.judged & of_group(run, group)
+    if metric.startswith("success"):
+        values, label = run.ok.astype(np.float64), "mean"
+    else:
+        name, label = metric.removesuffix(", ms").split(" ")
+        values = _values(run, name)
+        mask = mask & run.ok & ~np.isnan(values)
+    if label != "mean":
+        values = (values > quantile(np.sort(values[mask]), _QUANTILES[label])).astype(np.float64)
+    return np.where(mask, values - values[mask].mean(), 0.0), mask
+
+
+def _values(run: Measured, name: str) -> Floats:
+    """A latency of every request, ms."""
+    return run.columns.between_ms("connected_at_ns", "connect_at_ns") if name == "connect" else run.latency_ms(name)
+
+
+def _deciding(pairs: dict[str, _Pair]) -> list[str]:
     """The figures that decide; a p95 replaces a p99 that a sample does not bound."""
     chosen = []
     for metric in POLICY_METRICS:
         p95 = metric.replace("p99", "p95")
-        if metric in pairs and p95 in pairs and not _bounded(pairs[metric]):
+        if metric in pairs and p95 in pairs and not pairs[metric].bounded:
             metric = p95
         if metric in pairs:
             chosen.append(metric)
     return chosen
-
-
-def _bounded(pair: tuple[Figure, Figure]) -> bool:
-    return all(figure.low is not None and figure.high is not None for figure in pair)
 
 
 def lost(before: Measured, after: Measured) -> list[str]:
@@ -183,10 +233,7 @@ def figures_of(run: Measured, group: str) -> dict[str, Figure]:
     deff = correlation_of(run.ok[mask], at_s[mask]).design_effect
     results = {"success, %": _figure(hits / sent, share_interval(hits / deff, sent / deff), 100)}
     for name in ("connect", *_LATENCIES):
-        if name == "connect":
-            values = run.columns.between_ms("connected_at_ns", "connect_at_ns")
-        else:
-            values = run.latency_ms(name)
+        values = _values(run, name)
         known = answered & ~np.isnan(values)
         if known.sum() < _MIN_REQUESTS:
             continue
@@ -212,17 +259,32 @@ def _figure(value: float, interval: Interval, factor: float = 1.0) -> Figure:
     return Figure(value * factor, bounds.low, bounds.high)
 
 
-def _bounds(old: Figure, new: Figure, alpha_low: float, alpha_high: float) -> tuple[float | None, float | None]:
+def _bounds(pair: _Pair, alpha_low: float, alpha_high: float) -> tuple[float | None, float | None]:
     """One-sided bounds of new minus old, from the distances to the bounds of each (Zou and Donner)."""
+    old, new = pair.old, pair.new
     step = new.value - old.value
-    below = _distance(new.low, new.value, old.high, old.value)
-    above = _distance(new.high, new.value, old.low, old.value)
+    below = _distance(_off(new.low, new), _off(old.high, old), pair)
+    above = _distance(_off(new.high, new), _off(old.low, old), pair)
     low = None if below is None else step - below * _points(alpha_low)
     return low, None if above is None else step + above * _points(alpha_high)
 
 
-def _distance(new_bound: float | None, new: float, old_bound: float | None, old: float) -> float | None:
-    return None if new_bound is None or old_bound is None else math.hypot(new_bound - new, old_bound - old)
+def _off(bound: float | None, figure: Figure) -> float | None:
+    return None if bound is None else abs(bound - figure.value)
+
+
+def _distance(new: float | None, old: float | None, pair: _Pair) -> float | None:
+    """Distance to a bound of the difference, from those of the two figures.
+
+    What both runs share cancels but for its scale; what is left of each is independent. With equal distances up
+    and down this is Zou's formula for correlated figures (2007), whose bounds would otherwise meet from opposite sides.
+    """
+    if new is None or old is None:
+        return None
+    shared = pair.shared if pair.bounded else 0.0
+    scales = [(figure.high - figure.low) / 2 for figure in (pair.new, pair.old)
+              if figure.high is not None and figure.low is not None] if shared else [0.0, 0.0]  # fmt: skip
+    return math.sqrt((1 - shared) * (new**2 + old**2) + shared * (scales[0] - scales[1]) ** 2)
 
 
 def _points(alpha: float) -> float:
@@ -230,13 +292,14 @@ def _points(alpha: float) -> float:
     return NormalDist().inv_cdf(1 - alpha) / NORMAL_POINT
 
 
-def _decided(group: str, metric: str, old: Figure, new: Figure, policy: Policy, count: int, figures: int) -> Difference:
+def _decided(pair: _Pair, policy: Policy, count: int, figures: int) -> Difference:
     """PASS where the bound for the worse is inside the margin, FAIL where the other, corrected one is beyond it."""
+    metric, old, new = pair.metric, pair.old, pair.new
     margin = policy.margin(metric, old.value)
     assert margin is not None, "figures that decide have a margin"
     rises = metric.endswith("ms")
     better, worse = _ALPHA / figures, _ALPHA
-    low, high = _bounds(old, new, better if rises else worse, worse if rises else better)
+    low, high = _bounds(pair, better if rises else worse, worse if rises else better)
     least, most = (low, high) if rises else (_negative(high), _negative(low))
     change = (new.value - old.value) * (1 if rises else -1)
     if most is not None and most <= margin:
@@ -252,20 +315,21 @@ def _decided(group: str, metric: str, old: Figure, new: Figure, policy: Policy, 
         more = max(1, math.ceil(count * ((distance / (margin - change)) ** 2 - 1)))
         more = more if more <= _MAX_MORE * count else None
     return Difference(
-        group, metric, old.value, new.value, low, high, margin, verdict, more,
+        pair.group, metric, old.value, new.value, low, high, margin, verdict, more,
         significant=_excludes_zero(low, high), alarm=verdict is Verdict.FAIL,
         unclear=verdict is Verdict.INCONCLUSIVE,
     )  # fmt: skip
 
 
-def _explored(group: str, metric: str, old: Figure, new: Figure, policy: Policy, figures: int) -> Difference:
+def _explored(pair: _Pair, policy: Policy, figures: int) -> Difference:
+    metric, old, new = pair.metric, pair.old, pair.new
     alpha = _ALPHA / 2 / max(1, figures)
-    low, high = _bounds(old, new, alpha, alpha)
+    low, high = _bounds(pair, alpha, alpha)
     significant = _excludes_zero(low, high)
     margin = policy.margin(metric, old.value)
     change = (new.value - old.value) * (1 if metric.endswith("ms") else -1)
     beyond = significant and margin is not None and change > margin
-    return Difference(group, metric, old.value, new.value, low, high, significant=significant, unclear=beyond)
+    return Difference(pair.group, metric, old.value, new.value, low, high, significant=significant, unclear=beyond)
 
 
 def _negative(value: float | None) -> float | None:
