@@ -45,16 +45,23 @@ _SEVERITY = (Verdict.PASS, Verdict.INCONCLUSIVE, Verdict.FAIL, Verdict.INVALID)
 
 def judge(measured: Measured, objectives: Objectives, audit: Audit) -> list[RuleVerdict]:
     """Judge every rule of every class, in the order they were written."""
+    longest_stall_s = float(stalls_s(measured).max(initial=0.0))
     verdicts = [
-        _unless_left_out(_judge_rule(measured, name, rule), rule, measured.left_out)
+        _unless_left_out(_judge_rule(measured, name, _with_stall(rule, longest_stall_s)), rule, measured.left_out)
         for name, rule in objectives.by_step(measured.steps())
     ]
-    if measured.closed_loop and len(stalls := stalls_s(measured)):
-        verdicts = [_after_stall(verdict, float(stalls.max())) for verdict in verdicts]
+    if measured.closed_loop and longest_stall_s > 0:
+        verdicts = [_after_stall(verdict, longest_stall_s) for verdict in verdicts]
     if not audit.breaches:
         return verdicts
     breach = audit.breaches[0]
     return [_voided(verdict, breach.name, breach.remedy) for verdict in verdicts]
+
+
+def _with_stall(rule: Rule, stall_s: float) -> Rule:
+    """The rule with a stall that the run showed declared, where that is longer: it makes as many requests alike."""
+    of_requests = rule.quantile is not None and rule.metric in LATENCIES and rule.metric != "inter_chunk"
+    return msgspec.structs.replace(rule, stall_s=max(rule.stall_s, stall_s)) if of_requests else rule
 
 
 def overall(measured: Measured, verdicts: list[RuleVerdict], audit: Audit) -> Verdict | None:

@@ -3,8 +3,12 @@
 import numpy as np
 import pytest
 
+from surgeproof.records import Verdict
+from surgeproof.results import Audit
 from surgeproof.slo.measured import Measured
+from surgeproof.slo.rules import parse_objectives
 from surgeproof.slo.stalls import stalls_s
+from surgeproof.slo.verdict import judge
 from tests.unit.slo.columns import EPOCH_NS, MS, measured
 
 
@@ -60,3 +64,23 @@ def test_slow_first_tokens_are_no_stall() -> None:
         max_gap_ns=[10 * MS] * count, tpot_ns=[10 * MS] * count,
     )  # fmt: skip
     assert np.size(stalls_s(held)) == 0
+
+
+def test_a_stall_that_was_seen_makes_its_requests_count_as_one() -> None:
+    """4 users answer 40 a second; one stall of 2 s makes 80 requests alike, and 2,000 say as much as 25."""
+    steady, stalled = users(4, 500), users(4, 500, (1050.0, 3050.0))
+    rules = parse_objectives({"all": ("ttft p90 < 25ms",)})
+    (before,), (after,) = judge(steady, rules, Audit()), judge(stalled, rules, Audit())
+    assert before.verdict is Verdict.PASS
+    assert after.verdict is Verdict.INCONCLUSIVE
+    assert after.attainment is not None
+    assert after.attainment > 0.99
+
+
+def test_a_closed_loop_is_judged_from_the_send() -> None:
+    """A client that is 500 ms late to send, in a loop that has no plan: 100 ms, and open 600 ms."""
+    late = [EPOCH_NS + (index * 10 + 500) * MS for index in range(400)]
+    held = measured([600.0] * 400, sent_at_ns=late)
+    closed = Measured(held.columns, closed_loop=True)
+    assert held.latency_ms("ttft").tolist() == [600.0] * 400
+    assert closed.latency_ms("ttft").tolist() == [100.0] * 400
