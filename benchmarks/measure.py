@@ -27,6 +27,8 @@ from surgeproof.strict_json import JsonObject
 
 _SOURCE = Path(__file__).with_name("null_endpoint.c")
 _TIMEOUT_S = 240.0
+_TRANSIT_NS = 200_000
+"""From one process to the other through the kernel, and what is known of the difference of their clocks."""
 
 
 class Case(msgspec.Struct, frozen=True):
@@ -118,7 +120,8 @@ def _described(folder: Path, started_ns: int, run: JsonObject) -> JsonObject:
     with contextlib.closing(sqlite3.connect(folder / "bench.db")) as connection:
         rows = connection.execute(
             "SELECT plan_index, intended_at_ns, sent_at_ns, first_token_at_ns, done_at_ns, events, arrivals, "
-            "coalesce(connected_at_ns - connect_at_ns, 0) FROM records WHERE outcome = 'ok'"
+            "coalesce(connected_at_ns - connect_at_ns, 0), first_token_not_before_at_ns FROM records "
+            "WHERE outcome = 'ok'"
         ).fetchall()
         cpu, rss = connection.execute("SELECT avg(cpu_share), max(rss_bytes) FROM health").fetchone()
     if not rows:
@@ -128,12 +131,16 @@ def _described(folder: Path, started_ns: int, run: JsonObject) -> JsonObject:
     lag_ms = np.array([row[2] - row[1] - row[7] for row in rows]) / 1e6
     duration_s = (max(row[4] for row in rows) - sent.min()) / 1e9
     events = sum(row[5] for row in rows)
-    ttft_error_ms, gap_error_ms = [], []
-    for index, _, sent_at, first_at, _, _, packed, _ in rows:
+    # The client's clock less the endpoint's: no request is read before it is sent, and most at once.
+    anchor_ns = max((row[2] - truth[row[0]][0] for row in rows if row[0] in truth), default=0)
+    ttft_error_ms, gap_error_ms, outside, vague_ms = [], [], 0, []
+    for index, _, sent_at, first_at, _, _, packed, _, early_at in rows:
         if index not in truth:
             continue
         read_at, writes = truth[index]
         ttft_error_ms.append(abs((first_at - sent_at) - (int(writes[0]) - read_at)) / 1e6)
+        outside += not early_at - _TRANSIT_NS <= int(writes[0]) + anchor_ns <= first_at + _TRANSIT_NS
+        vague_ms.append((first_at - early_at) / 1e6)
         steps = np.frombuffer(packed, dtype="<u4")[1:] / 1e3
         gap_error_ms.append(np.abs(steps - np.diff(writes) / 1e6).mean() if len(steps) else 0.0)
     planned_s = float(np.ptp([row[1] for row in rows])) / 1e9
@@ -148,6 +155,8 @@ def _described(folder: Path, started_ns: int, run: JsonObject) -> JsonObject:
         "rss_mb": round(rss / 1e6),
         "send_lag_ms": _quantiles(lag_ms),
         "ttft_error_ms": _quantiles(np.array(ttft_error_ms)),
+        "ttft_uncertainty_ms": _quantiles(np.array(vague_ms)),
+        "ttft_outside_bounds": round(outside / max(1, len(ttft_error_ms)), 5),
         "gap_error_ms": _quantiles(np.array(gap_error_ms)),
         "breaches": [check["name"] for check in run["audit"]["checks"] if not check["passed"]],
     }

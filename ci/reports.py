@@ -12,6 +12,7 @@ from surgeproof.slo.wording import (
     STEPS,
     board_row,
     cap_line,
+    client_line,
     counts_line,
     latency_title,
     notices,
@@ -73,7 +74,7 @@ def as_markdown(result: RunResult) -> str:
         "",
         counts_line(result.summary),
         "",
-        *(f"{line}\n" for line in (rates_line(result.summary),) if line),
+        *(f"{line}\n" for line in (rates_line(result.summary), client_line(result.summary)) if line),
         f"{latency_title(result.summary)}.",
         "",
     ]

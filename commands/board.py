@@ -13,6 +13,7 @@ from surgeproof.slo.wording import (
     STEPS,
     board_row,
     cap_line,
+    client_line,
     counts_line,
     latency_title,
     notices,
@@ -47,6 +48,8 @@ def print_figures(summary: Summary, console: Console) -> None:
     console.print(step_table(summary) if summary.is_ladder else latency_table(summary))
     console.print(counts_line(summary), highlight=False)
     if line := rates_line(summary):
+        console.print(line, highlight=False)
+    if line := client_line(summary):
         console.print(line, highlight=False)
     for notice in notices(summary):
         console.print(f"Notice: {notice}", style="yellow")

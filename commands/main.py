@@ -3,6 +3,7 @@
 Imports are inside the commands, so that `--help` is fast.
 """
 
+import os
 import sys
 
 import click
@@ -64,6 +65,8 @@ def _is_utf8(text: str) -> bool:
 def main() -> None:
     """Entry point: a SurgeproofError is printed as one message and sets the exit code."""
     arguments = sys.argv[1:]
+    # NumPy starts a thread for each core as it is imported, which costs CPU seconds; here and in child processes.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     if any(not _is_utf8(argument) for argument in arguments):
         click.echo("Error: an argument is not valid UTF-8", err=True)
         sys.exit(ExitCode.USAGE)

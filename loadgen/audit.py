@@ -16,6 +16,7 @@ from surgeproof.dispersion import dispersion
 from surgeproof.outcomes import Outcome
 from surgeproof.records import HealthSample, WorkerFacts
 from surgeproof.results import Audit, AuditCheck, CapWait
+from surgeproof.send_lag import cap_wait_ms, own_lag_ms
 
 Floats = npt.NDArray[np.float64]
 
@@ -27,6 +28,8 @@ _LAG = "send_lag_p99"
 _LAG_FLOOR_MS = 5.0
 _LAG_SHARE = 0.02
 _WAITED_MS = 1.0
+_EXACT_MS = 1.0
+"""Times that are known to within so much are taken as exact."""
 _MORE_PROCESSES = "use more worker processes (--processes) or a lower rate"
 
 
@@ -54,18 +57,18 @@ def audit_run(
         processes: workers that shared it.
     """
     outcome = columns.texts("outcome")
-    cap_wait_ms = _cap_wait_ms(columns, max(1, cap // max(1, processes))) if open_loop else np.zeros(len(columns))
-    checks = [_lag(columns, cap_wait_ms, tightest_ms)]
+    waits_ms = cap_wait_ms(columns, max(1, cap // max(1, processes))) if open_loop else np.zeros(len(columns))
+    checks = [_lag(columns, waits_ms, tightest_ms), _merged(columns, tightest_ms)]
     if open_loop:
         unsent = int((outcome == Outcome.NOT_SENT).sum())
         if not interrupted:
             remedy = f"{unsent} planned requests were not sent: see their reasons; {_MORE_PROCESSES}"
             checks.append(_check("not_sent", float(unsent), 0.0, "requests", remedy))
-        checks += _fidelity(columns, cap_wait_ms)
+        checks += _fidelity(columns, waits_ms)
     checks += _worker_checks(workers)
     checks += _health_checks(health)
     checks += _prompt_checks(columns, outcome)
-    return Audit(tuple(check for check in checks if check is not None), _cap_wait(columns, cap_wait_ms, cap))
+    return Audit(tuple(check for check in checks if check is not None), _cap_wait(columns, waits_ms, cap))
 
 
 def _cap_wait(columns: RecordColumns, wait_ms: Floats, cap: int) -> CapWait | None:
@@ -75,24 +78,6 @@ def _cap_wait(columns: RecordColumns, wait_ms: Floats, cap: int) -> CapWait | No
         return None
     p99 = float(np.quantile(wait_ms[sent], 0.99, method="inverted_cdf"))
     return CapWait(cap, waited, int(sent.sum()), round(p99, 3))
-
-
-def _cap_wait_ms(columns: RecordColumns, cap: int) -> Floats:
-    """How long each request was due while its worker had `cap` requests in flight, ms.
-
-    Requests leave in the order in which they are sent, so that the n-th waits for the (n - cap)-th answer.
-    """
-    waits = np.zeros(len(columns))
-    sent, done = columns.has("sent_at_ns"), columns.has("done_at_ns")
-    due_ns, sent_ns, done_ns = (columns.integers(name) for name in ("intended_at_ns", "sent_at_ns", "done_at_ns"))
-    workers = columns.integers("worker")
-    for worker in np.unique(workers[sent]):
-        places = np.flatnonzero(sent & (workers == worker))
-        places = places[np.argsort(sent_ns[places], kind="stable")][cap:]
-        answers = np.sort(done_ns[sent & done & (workers == worker)])[: len(places)]
-        places = places[: len(answers)]
-        waits[places] = np.maximum(0, np.minimum(answers, sent_ns[places]) - due_ns[places]) / 1e6
-    return waits
 
 
 def _check(name: str, observed: float, limit: float, unit: str, remedy: str) -> AuditCheck:
@@ -116,16 +101,26 @@ def lag_limit_ms(tightest_ms: float | None) -> float:
     return max(_LAG_FLOOR_MS, _LAG_SHARE * (tightest_ms or 0.0))
 
 
-def send_lag_ms(columns: RecordColumns) -> Floats:
-    """How late each request left, ms, without the time that opening its connection took."""
-    lag = columns.between_ms("sent_at_ns", "intended_at_ns")
-    connecting = np.nan_to_num(columns.between_ms("connected_at_ns", "connect_at_ns"))
-    known: Floats = (lag - connecting)[~np.isnan(lag)]
-    return known
+def _merged(columns: RecordColumns, tightest_ms: float | None) -> AuditCheck | None:
+    """Streams whose first token or longest gap is known too vaguely, as the client read several events at once."""
+    streamed = (columns.texts("outcome") == Outcome.OK) & columns.has("first_token_at_ns")
+    if not streamed.any():
+        return None
+    limit_ms = max(_EXACT_MS, _LAG_SHARE * (tightest_ms or 0.0))
+    vague = np.zeros(len(columns), dtype=np.bool_)
+    for late, early in (("first_token_at_ns", "first_token_not_before_at_ns"), ("max_gap_ns", "max_gap_least_ns")):
+        known = columns.has(late) & columns.has(early)
+        vague |= known & ((columns.integers(late) - columns.integers(early)) / 1e6 > limit_ms)
+    share = float(vague[streamed].mean())
+    remedy = (
+        f"{share:.1%} of the streams have a first token or a longest gap that is uncertain by over {limit_ms:.3g} ms, "
+        f"as the client read several events at once: {_MORE_PROCESSES}"
+    )
+    return _check("merged_arrivals_share", share, 0.01, "ratio", remedy)
 
 
-def _lag(columns: RecordColumns, cap_wait_ms: Floats, tightest_ms: float | None) -> AuditCheck | None:
-    lag = send_lag_ms(columns) - cap_wait_ms[columns.has("sent_at_ns")]
+def _lag(columns: RecordColumns, waits_ms: Floats, tightest_ms: float | None) -> AuditCheck | None:
+    lag = own_lag_ms(columns, waits_ms)[columns.has("sent_at_ns")]
     if len(lag) == 0:
         return None
     p99 = float(np.quantile(lag, 0.99, method="inverted_cdf"))
@@ -133,12 +128,12 @@ def _lag(columns: RecordColumns, cap_wait_ms: Floats, tightest_ms: float | None)
     return _check(_LAG, p99, lag_limit_ms(tightest_ms), "ms", remedy)
 
 
-def _fidelity(columns: RecordColumns, cap_wait_ms: Floats) -> list[AuditCheck]:
+def _fidelity(columns: RecordColumns, waits_ms: Floats) -> list[AuditCheck]:
     """Rate and dispersion of what was sent against what was planned, or allowed by the cap."""
     has_left = columns.has("sent_at_ns")
     if has_left.sum() < 2:
         return []
-    allowed_ns = columns.integers("intended_at_ns") + np.round(cap_wait_ms * 1e6).astype(np.int64)
+    allowed_ns = columns.integers("intended_at_ns") + np.round(waits_ms * 1e6).astype(np.int64)
     planned, sent = np.sort(allowed_ns[has_left]), np.sort(columns.integers("sent_at_ns")[has_left])
     planned, sent = planned - planned[0], sent - planned[0]
     planned_span, sent_span = float(planned[-1]) / 1e9, float(sent[-1] - sent[0]) / 1e9
@@ -194,9 +189,6 @@ def _health_checks(health: Mapping[int, Sequence[HealthSample]]) -> list[AuditCh
         lag = float(np.quantile(lags, 0.99, method="inverted_cdf"))
         remedy = f"the event loop was blocked for {lag:.0f} ms: stop other programs on the cores, or {_MORE_PROCESSES}"
         checks.append(_check("loop_lag_p99", lag, 100.0, "ms", remedy))
-        late = sum(sample.late_reads for sample in samples) / max(1, sum(sample.reads for sample in samples))
-        remedy = f"{late:.1%} of the reads were over 10 ms late, so events may have merged: {_MORE_PROCESSES}"
-        checks.append(_check("late_reads_share", late, 0.01, "ratio", remedy))
         pause = max(sample.gc_pause_ns for sample in samples) / 1e6
         checks.append(_check("gc_pause_max", pause, 50.0, "ms", f"a garbage collection took {pause:.0f} ms"))
         step = max(abs(sample.clock_step_ns) for sample in samples) / 1e6

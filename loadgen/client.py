@@ -21,6 +21,7 @@ from surgeproof.loadgen.dial import keep_stamping_on
 from surgeproof.loadgen.exchange import Exchange
 from surgeproof.loadgen.target import Target
 from surgeproof.loadgen.timer import NEVER_NS
+from surgeproof.loadgen.turns import Turns
 from surgeproof.outcomes import Outcome
 from surgeproof.scenario import Timeouts
 
@@ -67,8 +68,10 @@ class Client:
         # One buffer for all connections: a read is copied out of it before the next one begins.
         self.read_view = memoryview(bytearray(READ_BYTES))
         self.readable: list[Connection] = []
-        # Called after the loop has reported the readable sockets, before it waits again.
-        self._reading = self.loop.prepare()
+        self.turns = Turns(self.loop, self.clock.now_ns)
+        # Called after the loop has reported the readable sockets, and last before it waits again: what ran between its
+        # end and the wait would be taken for sleep.
+        self._reading = self.loop.prepare(priority=self.loop.MINPRI)
         self._reading.start(self._read_all)
 
     def start(self, exchange: Exchange) -> None:
@@ -128,6 +131,7 @@ class Client:
         while self.idle:
             self.idle.pop().close()
         self.readable.clear()
+        self.turns.close()
         if self._stamping is not None:
             self._stamping.close()
 
@@ -135,10 +139,12 @@ class Client:
 
     def _read_all(self) -> None:
         """Receive from all sockets that are readable, then parse."""
+        self.turns.begin(len(self.readable))
         if self.readable:
             connections = self.readable.copy()
             self.readable.clear()
             self._step_all(self._step_all(connections, Connection.receive), Connection.parse)
+        self.turns.end()
 
     def _step_all(self, connections: list[Connection], step: Callable[[Connection], bool]) -> list[Connection]:
         """Run one step of each connection, return those with another step; send due requests in between."""

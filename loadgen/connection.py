@@ -33,6 +33,7 @@ from surgeproof.loadgen.exchange import Exchange
 from surgeproof.loadgen.http_reply import Action, HttpReply
 from surgeproof.loadgen.target import Target
 from surgeproof.loadgen.tls_layer import TlsClosedError, TlsError, TlsLayer
+from surgeproof.loadgen.turns import Turns
 from surgeproof.outcomes import Outcome
 
 logger = logging.getLogger(__name__)
@@ -41,6 +42,7 @@ READ_BYTES = 65536
 LATE_READ_NS = 10_000_000
 """A read this long after the kernel had the data may have merged separate arrivals."""
 _STAMP = struct.Struct("qq")
+_CLOCKS_APART_NS = 20_000
 _READABLE, _WRITABLE = 1, 2
 
 
@@ -56,6 +58,7 @@ class Owner(Protocol):
     idle: "deque[Connection]"
     reads: int
     late_reads: int
+    turns: Turns
 
     def watch(self, exchange: Exchange) -> None:
         """A phase with its own timeout has begun."""
@@ -107,6 +110,8 @@ class Connection:
         self._unsent = b""
         self._data = b""
         self._at_ns = 0
+        self._not_before_ns = self._empty_at_ns = 0
+        self._drained = self._was_empty = True
         self._stamp_source = "clock"
 
     @property
@@ -248,8 +253,10 @@ class Connection:
     def _flush(self) -> None:
         if self._sock is None or self._writing is None:
             return
+        begun_at_ns = 0
         try:
             while self._unsent:
+                begun_at_ns = self.clock.now_ns()
                 count = self._sock.send(self._unsent)
                 self._unsent = self._unsent[count:]
         except BlockingIOError:
@@ -264,7 +271,10 @@ class Connection:
             self._writing.stop()
         exchange = self.exchange
         if self._stage is Stage.OPEN and exchange is not None and exchange.sent_at_ns is None:
-            exchange.sent_at_ns = exchange.last_activity_at_ns = self.clock.now_ns()
+            # The server may have answered before the call returned.
+            exchange.sent_at_ns = begun_at_ns
+            exchange.last_activity_at_ns = self.clock.now_ns()
+            exchange.send_ns = exchange.last_activity_at_ns - begun_at_ns
 
     # -- reading --------------------------------------------------------------------------------
 
@@ -295,6 +305,13 @@ class Connection:
             self._on_cut(Outcome.RESET, f"connection reset: {strerror(exc.errno)}")
             return False
         at_ns, self._stamp_source = self._stamp(time.monotonic_ns(), ancillary)
+        turns = self.owner.turns
+        # What came now came after the read before, and after the socket was last seen empty.
+        self._was_empty = self._drained
+        self._not_before_ns = max(self._at_ns, self._empty_at_ns, turns.empty_at_ns if self._drained else 0)
+        self._drained = count < READ_BYTES
+        if self._drained:
+            self._empty_at_ns = turns.reading_at_ns
         self._at_ns = at_ns
         exchange = self.exchange
         if exchange is None:
@@ -337,7 +354,12 @@ class Connection:
         if not ancillary:
             return read_at_ns, "clock"
         seconds, nanoseconds = _STAMP.unpack_from(ancillary[0][2])
-        age = time.time_ns() - seconds * 1_000_000_000 - nanoseconds
+        real = time.time_ns()
+        if time.monotonic_ns() - now > _CLOCKS_APART_NS:
+            # The process was stopped between the two clocks: the stamp would be as much too early.
+            now, real = time.monotonic_ns(), time.time_ns()
+            read_at_ns = now + self.clock.anchor_ns
+        age = real - seconds * 1_000_000_000 - nanoseconds
         exchange = self.exchange
         earliest = max(self._at_ns, exchange.attempt_started_at_ns if exchange is not None else 0)
         if age < 0 or read_at_ns - age < earliest:
@@ -345,7 +367,9 @@ class Connection:
         self.owner.reads += 1
         if age > LATE_READ_NS:
             self.owner.late_reads += 1
-        return read_at_ns - age, "kernel"
+        # An answer comes after its request, though the two clocks may differ by microseconds.
+        sent_at_ns = exchange.sent_at_ns if exchange is not None else None
+        return max(read_at_ns - age, sent_at_ns or 0), "kernel"
 
     def _read_tls(self, data: bytes) -> None:
         tls = self._tls
@@ -372,7 +396,14 @@ class Connection:
             exchange.stamp_source = source
         elif exchange.stamp_source != source:
             exchange.stamp_source = "mixed"
-        action = self._reply.feed(data, self._at_ns)
+        at_ns, reader = self._at_ns, exchange.reader
+        not_before_ns = min(at_ns, max(self._not_before_ns, exchange.sent_at_ns or 0))
+        action = self._reply.feed(data, at_ns, not_before_ns)
+        if source == "clock" and reader.first_token_at_ns == at_ns:
+            # The clock tells when the read was, not when its data came.
+            reader.first_token_not_before_at_ns = not_before_ns
+        if reader.vague and self._was_empty:
+            reader.settle(min(at_ns, max(not_before_ns, self.owner.turns.settled_ns())))
         if exchange.sent_at_ns is None:
             # An answer that came before the request was sent whole.
             exchange.sent_at_ns = exchange.reader.headers_at_ns

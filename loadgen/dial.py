@@ -3,7 +3,9 @@
 import _socket
 import contextlib
 import errno
+import fcntl
 import os
+import resource
 import socket
 import sys
 from typing import Any
@@ -14,10 +16,24 @@ from surgeproof.loadgen.target import Target, proxy_authorization
 
 HAS_KERNEL_STAMPS = sys.platform == "linux"
 _SO_TIMESTAMPNS = 35
+_OTHER_DESCRIPTORS = 64
 RESOURCE_ERRORS = frozenset(
     {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS, errno.EADDRNOTAVAIL, errno.EADDRINUSE}
 )
 """Errors of this host rather than of the endpoint."""
+
+
+def reserve_descriptors(count: int) -> None:
+    """Grow this process's table of descriptors at once: the kernel stops a threaded process for ms each time it grows.
+
+    Args:
+        count: sockets that may be open; the process's own limit where that is lower. A process that is forked
+            later has a small table again.
+    """
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    highest = min(count + _OTHER_DESCRIPTORS, soft if soft != resource.RLIM_INFINITY else count) - 1
+    with contextlib.suppress(OSError, ValueError):
+        os.close(fcntl.fcntl(0, fcntl.F_DUPFD_CLOEXEC, highest))
 
 
 def start_connecting(family: int, address: Any) -> _socket.socket:

@@ -15,6 +15,7 @@ from surgeproof.clock import MonotonicClock
 from surgeproof.credentials import Secrets
 from surgeproof.loadgen.client import Client
 from surgeproof.loadgen.closed_loop import ClosedLoop
+from surgeproof.loadgen.dial import reserve_descriptors
 from surgeproof.loadgen.health import Gauges, HealthMonitor
 from surgeproof.loadgen.open_loop import OpenLoop
 from surgeproof.loadgen.plan import Plan
@@ -79,6 +80,7 @@ class Engine:
         target = Target(spec.base_url, secrets.headers, config.tls)
         target.include_usage = spec.include_usage
         target.resolve()
+        reserve_descriptors(self._load.max_concurrency // workers)
         self.client = Client(target, config.timeouts, reuse=config.reuse_connections, clock=clock)
         form = RequestForm(config, spec.model, self._load.priorities, tuple(config.models))
         tokenizer = HuggingFaceTokenizer(self._load.tokenizer) if self._load.tokenizer else None

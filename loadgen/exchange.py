@@ -24,7 +24,8 @@ class Exchange:
     __slots__ = (
         "address_index", "addresses", "attempt_started_at_ns", "connect_at_ns", "connected_at_ns", "connection",
         "dispatched_at_ns", "finished", "last_activity_at_ns", "make_reader", "on_done", "payload", "reader",
-        "resolved_at_ns", "retries", "reused", "sent_at_ns", "stamp_source", "tcp_connected_at_ns", "watches",
+        "resolved_at_ns", "retries", "reused", "send_ns", "sent_at_ns", "stamp_source", "tcp_connected_at_ns",
+        "watches",
     )  # fmt: skip
 
     def __init__(
@@ -57,4 +58,5 @@ class Exchange:
         self.tcp_connected_at_ns: int | None = None
         self.connected_at_ns: int | None = None
         self.sent_at_ns: int | None = None
+        self.send_ns: int | None = None
         self.stamp_source: str | None = None

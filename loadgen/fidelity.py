@@ -15,11 +15,11 @@ from surgeproof.loadgen.audit import (
     RATE_TOLERANCE,
     dispersion_error,
     lag_limit_ms,
-    send_lag_ms,
 )
 from surgeproof.loadgen.plan import Plan
 from surgeproof.outcomes import Outcome
 from surgeproof.results import DispatchLine
+from surgeproof.send_lag import own_lag_ms
 
 
 def dispatch_lines(plan: Plan, columns: RecordColumns, tightest_ms: float | None) -> list[DispatchLine]:
@@ -42,7 +42,7 @@ def dispatch_lines(plan: Plan, columns: RecordColumns, tightest_ms: float | None
 
 
 def _lag(columns: RecordColumns, tightest_ms: float | None) -> list[DispatchLine]:
-    lag = send_lag_ms(columns)
+    lag = own_lag_ms(columns, np.zeros(len(columns)))[columns.has("sent_at_ns")]
     limit = lag_limit_ms(tightest_ms)
     p50, p99 = (float(np.quantile(lag, q, method="inverted_cdf")) for q in (0.5, 0.99))
     return [

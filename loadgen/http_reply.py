@@ -34,7 +34,7 @@ class ReplyReader(Protocol):
         """The head is whole; names are in lower case."""
         ...
 
-    def on_body(self, data: bytes, at_ns: int) -> None:
+    def on_body(self, data: bytes, at_ns: int, not_before_ns: int | None = None) -> None:
         """One read's share of the body, framing removed."""
         ...
 
@@ -89,6 +89,7 @@ class HttpReply:
         self._headers: dict[str, str] = {}
         self._pieces: list[bytes] = []
         self._at_ns = 0
+        self._not_before_ns: int | None = None
         self._keep_alive = False
         self._last_event_reported = False
 
@@ -100,9 +101,9 @@ class HttpReply:
         self._headers = {}
         self._last_event_reported = False
 
-    def feed(self, data: bytes, at_ns: int) -> Action:
-        """Process the bytes of one read, with their arrival time."""
-        self._at_ns = at_ns
+    def feed(self, data: bytes, at_ns: int, not_before_ns: int | None = None) -> Action:
+        """Process the bytes of one read, with the arrival time of the last, and before which none had come."""
+        self._at_ns, self._not_before_ns = at_ns, not_before_ns
         self.received = True
         try:
             self._parser.feed_data(data)
@@ -115,7 +116,7 @@ class HttpReply:
             return Action.CLOSE
         if pieces:
             # One read may hold many chunks of the body: the reader gets them as the one arrival that they were.
-            reader.on_body(pieces[0] if len(pieces) == 1 else b"".join(pieces), at_ns)
+            reader.on_body(pieces[0] if len(pieces) == 1 else b"".join(pieces), at_ns, not_before_ns)
             pieces.clear()
         if self.state is _DONE or reader.stop_reading or reader.saw_done:
             return self._after_last(reader)
@@ -162,7 +163,7 @@ class HttpReply:
         reader, body = self._reader, b"".join(self._pieces)
         self._pieces.clear()
         if reader is not None and body:
-            reader.on_body(body, self._at_ns)
+            reader.on_body(body, self._at_ns, self._not_before_ns)
         if reader is not None and self.state is State.DONE:
             return self._after_last(reader)
         return self._fault(Outcome.MALFORMED, message)

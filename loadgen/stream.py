@@ -7,7 +7,7 @@ error page) is understood too, so that every request ends in exactly one outcome
 
 import json
 from operator import sub
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -34,6 +34,14 @@ _MAX_ERROR_CHARS = 4 * EXCERPT_CHARS
 _decode_json = msgspec.json.Decoder().decode
 
 
+class MergedRead(NamedTuple):
+    """A read of several token events: the first one's place among all, their number, when none had come yet."""
+
+    first: int
+    tokens: int
+    not_before_ns: int
+
+
 class StreamReader:
     """Follows one reply from its head to its end.
 
@@ -46,6 +54,8 @@ class StreamReader:
 
     Attributes:
         saw_done: the stream's last event has come.
+        merged: reads of several token events that came with an earlier time.
+        vague: the last read left open when a first token, or several tokens, came.
         stop_reading: what follows cannot change anything.
         text: empty unless `keep_text`.
     """
@@ -66,6 +76,7 @@ class StreamReader:
         self.first_byte_at_ns: int | None = None
         self.first_event_at_ns: int | None = None
         self.first_token_at_ns: int | None = None
+        self.first_token_not_before_at_ns: int | None = None
         self.first_answer_at_ns: int | None = None
         self.last_token_at_ns: int | None = None
         self.done_at_ns: int | None = None
@@ -74,6 +85,8 @@ class StreamReader:
         self.body_bytes = 0
         self.merged_reads = 0
         self.arrivals_at_ns: list[int] = []
+        self.merged: list[MergedRead] = []
+        self.vague = False
         self.usage = Usage()
         self.choices = Choices()
         self.text = AnswerText()
@@ -94,6 +107,8 @@ class StreamReader:
         self._first_event_tokens: int | None = None
         self._last_event_at_ns: int | None = None
         self._last_read_at_ns = 0
+        self._not_before_ns = 0
+        self._last_is_token = False
         self._reasoned = False
         self._whole_answer = False
         self._location: str | None = None
@@ -121,8 +136,16 @@ class StreamReader:
         except CodingError as exc:
             self._fail(Outcome.ENCODING, str(exc), at_ns)
 
-    def on_body(self, data: bytes, at_ns: int) -> None:
-        """One read's share of the body, still coded, with its arrival time."""
+    def on_body(self, data: bytes, at_ns: int, not_before_ns: int | None = None) -> None:
+        """One read's share of the body, still coded.
+
+        Args:
+            data: the bytes.
+            at_ns: arrival time of the last of them.
+            not_before_ns: before it none of them had come; None where they came together.
+        """
+        self._not_before_ns = at_ns if not_before_ns is None else not_before_ns
+        self.vague = False
         if self.stop_reading or self.saw_done:
             return
         if self.first_byte_at_ns is None:
@@ -147,7 +170,8 @@ class StreamReader:
             self.token_events += tokens
             self.arrivals_at_ns += [at_ns] * tokens
             self._last_event_at_ns = self.last_token_at_ns = at_ns
-            self.merged_reads += tokens > 1
+            if tokens > 1:
+                self._note_merged(tokens, at_ns)
             return
         try:
             events = sse.feed(data)
@@ -225,6 +249,23 @@ class StreamReader:
         """The longest wait between two arrivals of output, ns."""
         at = self.arrivals_at_ns
         return max(map(sub, at[1:], at)) if len(at) > 1 else None
+
+    def max_gap_least_ns(self) -> int | None:
+        """The longest wait between two arrivals of output that is certain, ns.
+
+        Events of a merged read may have come evenly from the arrival before them on, but not before the time at which
+        nothing was there.
+        """
+        at = self.arrivals_at_ns
+        if len(at) < 2 or not self.merged:
+            return self.max_gap_ns()
+        gaps: list[int] = list(map(sub, at[1:], at))
+        for read in self.merged:
+            if read.first:
+                before = at[read.first - 1]
+                even = (at[read.first] - before) // read.tokens
+                gaps[read.first - 1] = max(read.not_before_ns - before, even)
+        return max(gaps)
 
     def all_warnings(self) -> tuple[str, ...]:
         """Everything a reader of the record should know, by name."""
@@ -316,13 +357,35 @@ class StreamReader:
             if len(data) < 16 and _is_done(data):
                 self.saw_done = True
                 self.done_at_ns = at_ns
+                self._last_is_token = False
                 break
             self.events += 1
+            tokens = self.token_events
             self._take_event(name, data, at_ns)
+            self._last_is_token = self.token_events > tokens
         if self.token_events - before > 1:
-            self.merged_reads += 1
+            self._note_merged(self.token_events - before, at_ns)
+        if before == 0 and self.token_events and self.first_token_at_ns == at_ns:
+            # The time of a read is that of its last event: exact, where that is the first token.
+            alone = self.token_events == 1 and self._last_is_token
+            self.first_token_not_before_at_ns = at_ns if alone else self._not_before_ns
+            self.vague = self.vague or not alone
         if self.arrivals_at_ns:
             self.last_token_at_ns = self.arrivals_at_ns[-1]
+
+    def settle(self, not_before_ns: int) -> None:
+        """More is known of when nothing of the last read had come; to be called after a read that left `vague` set."""
+        self.vague = False
+        if self.merged and self.merged[-1].not_before_ns == self._not_before_ns:
+            self.merged[-1] = self.merged[-1]._replace(not_before_ns=not_before_ns)
+        if self.first_token_not_before_at_ns == self._not_before_ns:
+            self.first_token_not_before_at_ns = not_before_ns
+
+    def _note_merged(self, tokens: int, at_ns: int) -> None:
+        self.merged_reads += 1
+        if self._not_before_ns < at_ns:
+            self.vague = True
+            self.merged.append(MergedRead(len(self.arrivals_at_ns) - tokens, tokens, self._not_before_ns))
 
     def _take_event(self, name: bytes | None, data: bytes, at_ns: int) -> None:
         try:

@@ -22,6 +22,7 @@ def measured_run(engine: Any, run_id: int, objectives: Objectives | None = None)
         arrivals_of(engine, run_id) if objectives and objectives.need_arrivals else None,
         gpu_samples(engine, run_id),
         closed_loop=run.scenario.closed_loop,
+        cap=None if run.scenario.closed_loop else run.scenario.load.max_concurrency,
         left_out=run.plan.left_out if run.plan else 0.0,
     )
 

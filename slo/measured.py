@@ -9,6 +9,7 @@ import numpy.typing as npt
 from surgeproof.columns import MISSING, TEXTS, RecordColumns
 from surgeproof.outcomes import Outcome
 from surgeproof.records import GpuSample, Phase
+from surgeproof.send_lag import cap_wait_ms, own_lag_ms
 from surgeproof.slo.fluidity import fluidity_of
 from surgeproof.slo.gaps import Gaps
 from surgeproof.slo.rules import Selector
@@ -22,8 +23,8 @@ TIMES = (
     "first_answer_at_ns", "last_token_at_ns", "done_at_ns",
 )  # fmt: skip
 NUMBERS = (
-    "tpot_ns", "max_gap_ns", "input_tokens", "output_tokens", "cached_tokens", "planned_input_tokens",
-    "planned_output_tokens", "http_status", "token_events", "retries", "step", "worker",
+    "tpot_ns", "max_gap_ns", "max_gap_least_ns", "input_tokens", "output_tokens", "cached_tokens",
+    "planned_input_tokens", "planned_output_tokens", "http_status", "token_events", "retries", "step", "worker",
 )  # fmt: skip
 _ENDS = {
     "ttft": "first_token_at_ns", "first_answer": "first_answer_at_ns", "last_token": "last_token_at_ns",
@@ -42,6 +43,7 @@ class Measured:
         gpu: samples of GPUs beside the run.
         closed_loop: whether users waited for their answer before they asked again.
         runs: number of each record's run, from 0, where several runs are laid end to end.
+        cap: requests in flight at most, over all workers; None without a cap, and in a closed loop.
         left_out: share of the load's requests that are due in busier minutes than any that was played.
     """
 
@@ -54,9 +56,10 @@ class Measured:
         *,
         closed_loop: bool = False,
         runs: npt.NDArray[np.int64] | None = None,
+        cap: int | None = None,
         left_out: float = 0.0,
     ) -> None:
-        self.left_out = left_out
+        self.left_out, self._cap = left_out, cap
         self._runs = runs
         self.closed_loop = closed_loop
         self._gpu = gpu
@@ -64,6 +67,7 @@ class Measured:
         self.gaps = gaps if gaps is not None else Gaps()
         self.columns = columns
         self._latencies: dict[tuple[str, str], Floats] = {}
+        self._lag: Floats | None = None
         self.texts = {name: columns.texts(name) for name in TEXTS}
         self.count = len(columns)
         # Epoch nanoseconds do not fit a double exactly: differences are taken as integers.
@@ -101,6 +105,7 @@ class Measured:
             gpu,
             closed_loop=any(run.closed_loop for run in runs),
             runs=np.concatenate(numbers),
+            cap=runs[0]._cap,
             left_out=min(run.left_out for run in runs),
         )
 
@@ -176,6 +181,42 @@ class Measured:
         if metric == "last_token":
             return np.where(np.isnan(latency), self.columns.between_ms("done_at_ns", start), latency)
         return latency
+
+    def latency_ends_ms(self, metric: str, view: str = "response") -> tuple[Floats, Floats]:
+        """The least and the most that a latency of every request can have been, whatever the client did, ms.
+
+        A request that the client sent late would have waited as much less; a first token that was read with later ones
+        may have come before them, and so may the events between which a gap was seen.
+        """
+        value = self.latency_ms(metric, view)
+        early = np.maximum(0.0, np.nan_to_num(
+            self.columns.between_ms("first_token_at_ns", "first_token_not_before_at_ns")
+        ))  # fmt: skip
+        if metric == "tpot":
+            later = self._streamed_tokens() - 1
+            return value, np.where(later > 0, value + early / np.maximum(later, 1), value)
+        if metric == "max_gap":
+            least = self.numbers["max_gap_least_ns"] / 1e6
+            return np.where(np.isnan(least), value, np.fmin(least, value)), value
+        least = value - self._own_lag_ms() if view == "response" else value
+        if metric == "ttft":
+            least = least - early
+        elif metric == "first_answer":
+            same = self.columns.integers("first_answer_at_ns") == self.columns.integers("first_token_at_ns")
+            least = least - np.where(same, early, 0.0)
+        return np.maximum(0.0, least), value
+
+    def _own_lag_ms(self) -> Floats:
+        """How late the client sent each request, ms; 0 in a closed loop, which has no schedule."""
+        if self.closed_loop:
+            return np.zeros(self.count)
+        if self._lag is None:
+            workers = max(1, len(np.unique(self.columns.integers("worker"))))
+            waits = (
+                np.zeros(self.count) if self._cap is None else cap_wait_ms(self.columns, max(1, self._cap // workers))
+            )
+            self._lag = np.maximum(0.0, np.nan_to_num(own_lag_ms(self.columns, waits)))
+        return self._lag
 
     def unknown(self, metric: str) -> Mask:
         """Answered requests whose latency was not measured; those that cannot have one are not included.

@@ -98,8 +98,15 @@ def _class_summary(
         },
         load=_load(measured, name, windows) if windows else None,
         bounds=bounds | {"success_ratio": _share_bounds(measured, measured.ok, sent)},
+        client_error_ms={name: _client_error_ms(measured, name, ok) for name in ("ttft", "e2e")},
     )
     return _with_goodput(figures, measured, name, mask, goodput, windows) if goodput else figures
+
+
+def _client_error_ms(measured: Measured, metric: str, ok: Mask) -> float:
+    """By how much the p99 of a latency would be lower without the client's own delay, at most."""
+    least, most = (distribution(end[ok]).p99 for end in measured.latency_ends_ms(metric))
+    return round(most - least, 6) if least is not None and most is not None else 0.0
 
 
 def _rates(measured: Measured, name: str, windows: list[LoadWindow]) -> tuple[dict[str, float], dict[str, Interval]]:
@@ -170,8 +177,10 @@ def _warnings(column: TextColumn) -> dict[str, int]:
     return {name: count for name, count in counts.items() if name}
 
 
-def meets(measured: Measured, conditions: list[Condition]) -> tuple[Mask, Mask]:
+def meets(measured: Measured, conditions: list[Condition], *, least: bool = False) -> tuple[Mask, Mask]:
     """Which requests meet all conditions, and for which that is known.
+
+    Each latency is taken as the most that it can have been, or as the least: what the client's own delay leaves open.
 
     A failed request meets none, and one condition that is missed is enough. For an answered request
     without a value (one token has no time per token, a reply that was not streamed has no first token)
@@ -179,7 +188,7 @@ def meets(measured: Measured, conditions: list[Condition]) -> tuple[Mask, Mask]:
     """
     met, missed = measured.ok.copy(), ~measured.ok
     for condition in conditions:
-        values = measured.latency_ms(condition.metric, condition.view)
+        values = measured.latency_ends_ms(condition.metric, condition.view)[0 if least else 1]
         with np.errstate(invalid="ignore"):
             good = values <= condition.bound if condition.comparison == "<=" else values < condition.bound
         missed |= ~good & ~np.isnan(values)

@@ -53,6 +53,14 @@ def _percent(value: float | None) -> str:
     return "–" if value is None else f"{value * 100:.4g} %"
 
 
+def client_line(summary: Summary) -> str | None:
+    """How much of the first-token time may be the client's own; None where nothing was streamed, and for a ladder."""
+    p99, error = summary.total.latency_ms["ttft"].p99, summary.total.client_error_ms.get("ttft")
+    if p99 is None or error is None or summary.is_ladder:
+        return None
+    return f"TTFT p99 {p99:.1f} ms, of which at most {error:.2f} ms is the client's own delay"
+
+
 STEPS = ("users", "requests", "failed", "requests/s", "output tokens/s", "in flight", "ttft p50", "ttft p99",
          "tpot p50", "tpot p99", "e2e p50", "e2e p99")  # fmt: skip
 """Columns of a ladder's table; latencies in ms."""

@@ -5,7 +5,7 @@ import sqlalchemy as sa
 from surgeproof.errors import StoreError
 from surgeproof.storage import tables
 
-HEAD = "0102"
+HEAD = "0103"
 _FIRST = "0101"
 """Schema of the first release; versions before it used 0001 to 0003 for others."""
 _MIGRATIONS = "surgeproof.storage:migrations"

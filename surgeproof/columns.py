@@ -28,9 +28,10 @@ Mask = npt.NDArray[np.bool_]
 MISSING = int(np.iinfo(np.int64).min)
 INTEGERS = (
     "plan_index", "intended_at_ns", "dispatched_at_ns", "connect_at_ns", "connected_at_ns", "sent_at_ns",
-    "headers_at_ns", "first_byte_at_ns", "first_event_at_ns", "first_token_at_ns", "first_answer_at_ns",
-    "last_token_at_ns", "done_at_ns", "tpot_ns", "max_gap_ns", "input_tokens", "output_tokens", "cached_tokens",
-    "planned_input_tokens", "planned_output_tokens", "http_status", "token_events", "retries", "step", "worker",
+    "headers_at_ns", "first_byte_at_ns", "first_event_at_ns", "first_token_at_ns", "first_token_not_before_at_ns",
+    "first_answer_at_ns", "last_token_at_ns", "done_at_ns", "tpot_ns", "max_gap_ns", "max_gap_least_ns", "send_ns",
+    "input_tokens", "output_tokens", "cached_tokens", "planned_input_tokens", "planned_output_tokens", "http_status",
+    "token_events", "retries", "step", "worker",
 )  # fmt: skip
 TEXTS = ("request_class", "phase", "outcome", "stamp_source", "finish_reason", "warnings", "model")
 _KINDS = tuple((f"<i{size}", int(np.iinfo(f"i{size}").min)) for size in (1, 2, 4, 8))

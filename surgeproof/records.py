@@ -107,6 +107,12 @@ class StreamRecord(msgspec.Struct, omit_defaults=True, kw_only=True):
     Optional times are None where the event did not happen. Token counts come from the server's
     `usage`, None where it sent none: events are never counted as tokens. `worker` is None for a
     request that no worker was known to have taken.
+
+    Attributes:
+        first_token_not_before_at_ns: the earliest that the first token can have come; that itself where its time is
+            exact. Later tokens in the same read hide it: the kernel keeps the time of the last one.
+        send_ns: how long the call that sent the last byte took; `sent_at_ns` is before it.
+        max_gap_least_ns: the longest wait between arrivals of output that is certain, whatever merged reads hide.
     """
 
     plan_index: int
@@ -127,6 +133,7 @@ class StreamRecord(msgspec.Struct, omit_defaults=True, kw_only=True):
     first_byte_at_ns: int | None = None
     first_event_at_ns: int | None = None
     first_token_at_ns: int | None = None
+    first_token_not_before_at_ns: int | None = None
     first_answer_at_ns: int | None = None
     last_token_at_ns: int | None = None
     done_at_ns: int | None = None
@@ -140,6 +147,8 @@ class StreamRecord(msgspec.Struct, omit_defaults=True, kw_only=True):
     reasoning_tokens: int | None = None
     tpot_ns: int | None = None
     max_gap_ns: int | None = None
+    max_gap_least_ns: int | None = None
+    send_ns: int | None = None
     token_events: int = 0
     events: int = 0
     body_bytes: int = 0

@@ -140,6 +140,7 @@ class ClassSummary(Struct, frozen=True, kw_only=True):
         goodput_per_s, attainment, not_evaluable: where goodput bounds were given.
         load: what was asked of the server over the window of the rates; None where nothing was sent.
         bounds: of rates and shares, by the name of the figure.
+        client_error_ms: how much of the p99 of a latency the client's own delay can be at most, by metric.
     """
 
     requests: int
@@ -168,6 +169,7 @@ class ClassSummary(Struct, frozen=True, kw_only=True):
     inter_chunk_ms: Distribution | UnsetType = UNSET
     load: LoadFigures | None = None
     bounds: dict[str, Interval] = {}
+    client_error_ms: dict[str, float] = {}
 
 
 class Budget(Struct, frozen=True):

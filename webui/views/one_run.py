@@ -9,6 +9,7 @@ from surgeproof.slo.wording import (
     STEPS,
     board_row,
     cap_line,
+    client_line,
     counts_line,
     latency_title,
     notices,
@@ -43,8 +44,9 @@ for check in audit.breaches:
 if line := cap_line(audit):
     st.warning(line)
 st.write(counts_line(summary))
-if line := rates_line(summary):
-    st.write(line)
+for line in (rates_line(summary), client_line(summary)):
+    if line:
+        st.write(line)
 for notice in notices(summary):
     st.warning(notice)
 

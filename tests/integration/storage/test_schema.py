@@ -17,8 +17,8 @@ NEXT = """
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0103"
-down_revision = "0102"
+revision = "0104"
+down_revision = "0103"
 
 
 def upgrade():
@@ -40,11 +40,11 @@ def next_version(monkeypatch: pytest.MonkeyPatch, folder: Path, statement: str) 
     """Pretend to be the next version, whose one migration ends with a statement."""
     own = Path(migrations.__file__).parent
     (folder / "versions").mkdir(parents=True)
-    for name in ("env.py", "versions/v0101_first.py", "versions/v0102_left_out.py"):
+    for name in ("env.py", "versions/v0101_first.py", "versions/v0102_left_out.py", "versions/v0103_client_error.py"):
         (folder / name).write_text((own / name).read_text())
-    (folder / "versions" / "v0103_next.py").write_text(NEXT.format(statement=statement))
+    (folder / "versions" / "v0104_next.py").write_text(NEXT.format(statement=statement))
     monkeypatch.setattr(schema, "_MIGRATIONS", str(folder))
-    monkeypatch.setattr(schema, "HEAD", "0103")
+    monkeypatch.setattr(schema, "HEAD", "0104")
 
 
 def columns(url: str) -> set[str]:
@@ -75,6 +75,8 @@ def test_a_database_of_0101_is_upgraded_and_its_plans_leave_out_nothing(url: str
     store.save_plan(run_id, b"packed", PlanFacts("d", 7, 3, 0.5))
     with store.engine.begin() as connection:
         connection.exec_driver_sql("ALTER TABLE plans DROP COLUMN left_out")
+        for name in ("first_token_not_before_at_ns", "max_gap_least_ns", "send_ns"):
+            connection.exec_driver_sql(f"ALTER TABLE records DROP COLUMN {name}")
         connection.execute(sa.update(tables.alembic_version).values(version_num="0101"))
     store.close()
     engine = open_engine(url)

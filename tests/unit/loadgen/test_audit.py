@@ -2,12 +2,14 @@
 
 from typing import Any
 
+import numpy as np
 import pytest
 
 from surgeproof.columns import RecordColumns
-from surgeproof.loadgen.audit import audit_run, send_lag_ms, with_objectives
+from surgeproof.loadgen.audit import audit_run, with_objectives
 from surgeproof.records import HealthSample, WorkerFacts
 from surgeproof.results import Audit, AuditCheck
+from surgeproof.send_lag import own_lag_ms
 from surgeproof.slo.wording import cap_line
 
 MS = 1_000_000
@@ -57,7 +59,7 @@ def test_time_to_connect_is_not_the_clients() -> None:
     held = columns(lag_ms=50)
     held["connect_at_ns"] = held["intended_at_ns"]
     held["connected_at_ns"] = [at + 49 * MS for at in held["intended_at_ns"]]
-    assert send_lag_ms(RecordColumns.of(held)).max() == pytest.approx(1.0)
+    assert own_lag_ms(RecordColumns.of(held), np.zeros(len(held["intended_at_ns"]))).max() == pytest.approx(1.0)
     assert breaches(held) == set()
 
 
@@ -118,12 +120,29 @@ def test_a_busy_worker_is_named() -> None:
     [
         ({"loop_lag_ns": 200 * MS}, "loop_lag_p99"),
         ({"gc_pause_ns": 80 * MS}, "gc_pause_max"),
-        ({"reads": 1000, "late_reads": 30}, "late_reads_share"),
         ({"clock_step_ns": -2000 * MS}, "clock_step_max"),
     ],
 )
 def test_a_stalled_client_voids_the_run(change: dict[str, int], name: str) -> None:
     assert breaches(columns(), {0: [sample(**change)]}) == {name}
+
+
+@pytest.mark.parametrize(("vague", "tightest_ms", "found"), [(2, None, True), (1, None, False), (2, 200.0, False)])
+def test_first_tokens_that_are_known_too_vaguely_void_the_run(
+    vague: int, tightest_ms: float | None, found: bool
+) -> None:
+    """Two of a hundred first tokens may have come 3 ms earlier: over 1 ms, under 2 % of 200 ms; one is 1 %."""
+    first = [index * 10 * MS + 50 * MS for index in range(100)]
+    early = [at - 3 * MS if index < vague else at for index, at in enumerate(first)]
+    held = columns(first_token_at_ns=first, first_token_not_before_at_ns=early)
+    assert ("merged_arrivals_share" in breaches(held, tightest_ms=tightest_ms)) is found
+
+
+def test_late_reads_of_single_events_cost_nothing() -> None:
+    """Ten thousand streams on one core are read late; the kernel's stamps are exact all the same."""
+    first = [index * 10 * MS + 50 * MS for index in range(100)]
+    held = columns(first_token_at_ns=first, first_token_not_before_at_ns=first)
+    assert breaches(held, {0: [sample(reads=1000, late_reads=300)]}) == set()
 
 
 def test_prompts_of_another_size_than_planned_are_found() -> None:

@@ -206,6 +206,47 @@ def test_response_counts_from_the_plan_and_service_from_the_send() -> None:
     assert figures.service_latency_ms["e2e"].mean == pytest.approx(500.0)
 
 
+def test_a_fail_stands_only_if_the_client_cannot_explain_it() -> None:
+    """First tokens after 110 ms against 100: read with later ones, they may have come after 90, or after 105."""
+    ttft: list[float | None] = [110.0] * 400
+    first = [EPOCH_NS + i * 10 * MS + 110 * MS for i in range(400)]
+    for early_ms, expected in ((0, Verdict.FAIL), (5, Verdict.FAIL), (20, Verdict.INCONCLUSIVE)):
+        held = measured(ttft, first_token_not_before_at_ns=[at - early_ms * MS for at in first])
+        for rule in ("ttft p99 < 100ms", "ttft max < 100ms", "ttft < 100ms for 99%"):
+            found = verdict(rule, held)
+            assert found.verdict is expected, (rule, early_ms)
+            assert ("the client's own delay" in found.reason) is (expected is Verdict.INCONCLUSIVE)
+    found = verdict("ttft p99 < 100ms", measured(ttft, first_token_not_before_at_ns=[at - 20 * MS for at in first]))
+    assert (found.interval.low, found.observed, found.interval.high) == (90.0, 110.0, 110.0)
+
+
+def test_what_the_client_sent_late_is_not_the_servers() -> None:
+    """30 ms late, answered 100 ms after the send: 130 ms from the plan, of which the server made 100."""
+    sent = [EPOCH_NS + i * 10 * MS + 30 * MS for i in range(400)]
+    held = measured([130.0] * 400, sent_at_ns=sent)
+    assert verdict("ttft p99 < 120ms", held).verdict is Verdict.INCONCLUSIVE
+    assert verdict("ttft p99 < 90ms", held).verdict is Verdict.FAIL
+    assert verdict("ttft p99 < 150ms", held).verdict is Verdict.PASS
+
+
+def test_a_wait_for_the_cap_is_the_servers() -> None:
+    """One place and answers of 100 ms every 50 ms: the queue before the cap counts in full."""
+    count = 100
+    sent = [EPOCH_NS + i * 100 * MS for i in range(count)]
+    latency: list[float | None] = [50.0 * i + 100.0 for i in range(count)]
+    columns = measured(latency, e2e_ms=latency, every_ms=50.0, sent_at_ns=sent, worker=[0] * count).columns
+    least, most = Measured(columns, cap=1).latency_ends_ms("e2e")
+    assert least == pytest.approx(most)
+
+
+def test_gaps_that_a_merged_read_may_have_made_decide_nothing() -> None:
+    """A gap of 60 ms was seen; of it 20 ms are certain."""
+    held = measured([50.0] * 400, max_gap_ns=[60 * MS] * 400, max_gap_least_ns=[20 * MS] * 400)
+    assert verdict("max_gap p95 < 30ms", held).verdict is Verdict.INCONCLUSIVE
+    assert verdict("max_gap p95 < 10ms", held).verdict is Verdict.FAIL
+    assert verdict("max_gap p95 < 70ms", held).verdict is Verdict.PASS
+
+
 def test_an_answer_has_two_ends() -> None:
     """The last token after 900 ms, [DONE] after 1,000; a reply that was not streamed has one end."""
     last = [EPOCH_NS + i * 10 * MS + 900 * MS for i in range(10)]
