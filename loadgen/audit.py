@@ -28,8 +28,11 @@ _LAG = "send_lag_p99"
 _LAG_FLOOR_MS = 5.0
 _LAG_SHARE = 0.02
 _WAITED_MS = 1.0
-_EXACT_MS = 1.0
-"""Times that are known to within so much are taken as exact."""
+_MERGED_SHARE = 0.05
+"""Verdicts allow for what merged reads hide; figures that are compared with other runs' do not."""
+_NOTICEABLE = 0.05
+"""From this share of the time on, what the host took is named as the cause."""
+_THROTTLED_SHARE = 0.01
 _MORE_PROCESSES = "use more worker processes (--processes) or a lower rate"
 
 
@@ -58,15 +61,22 @@ def audit_run(
     """
     outcome = columns.texts("outcome")
     waits_ms = cap_wait_ms(columns, max(1, cap // max(1, processes))) if open_loop else np.zeros(len(columns))
-    checks = [_lag(columns, waits_ms, tightest_ms), _merged(columns, tightest_ms)]
+    cause = _cause(health)
+    checks = [_lag(columns, waits_ms, tightest_ms, cause), _merged(columns, tightest_ms, cause)]
     if open_loop:
         unsent = int((outcome == Outcome.NOT_SENT).sum())
         if not interrupted:
             remedy = f"{unsent} planned requests were not sent: see their reasons; {_MORE_PROCESSES}"
             checks.append(_check("not_sent", float(unsent), 0.0, "requests", remedy))
-        checks += _fidelity(columns, waits_ms)
+        checks += _fidelity(columns, waits_ms, cause)
+    refused = int((outcome == Outcome.CLIENT_RESOURCE).sum())
+    remedy = (
+        f"{refused} requests failed on this host, for lack of descriptors, ports or memory (their errors say which): "
+        "raise 'ulimit -n' or net.ipv4.ip_local_port_range, or lower the rate"
+    )
+    checks.append(AuditCheck("client_resource", float(refused), 0.0, "requests", refused == 0, remedy, voids_all=True))
     checks += _worker_checks(workers)
-    checks += _health_checks(health)
+    checks += _health_checks(health, cause)
     checks += _prompt_checks(columns, outcome)
     return Audit(tuple(check for check in checks if check is not None), _cap_wait(columns, waits_ms, cap))
 
@@ -101,12 +111,12 @@ def lag_limit_ms(tightest_ms: float | None) -> float:
     return max(_LAG_FLOOR_MS, _LAG_SHARE * (tightest_ms or 0.0))
 
 
-def _merged(columns: RecordColumns, tightest_ms: float | None) -> AuditCheck | None:
+def _merged(columns: RecordColumns, tightest_ms: float | None, cause: str) -> AuditCheck | None:
     """Streams whose first token or longest gap is known too vaguely, as the client read several events at once."""
     streamed = (columns.texts("outcome") == Outcome.OK) & columns.has("first_token_at_ns")
     if not streamed.any():
         return None
-    limit_ms = max(_EXACT_MS, _LAG_SHARE * (tightest_ms or 0.0))
+    limit_ms = lag_limit_ms(tightest_ms)
     vague = np.zeros(len(columns), dtype=np.bool_)
     for late, early in (("first_token_at_ns", "first_token_not_before_at_ns"), ("max_gap_ns", "max_gap_least_ns")):
         known = columns.has(late) & columns.has(early)
@@ -114,21 +124,21 @@ def _merged(columns: RecordColumns, tightest_ms: float | None) -> AuditCheck | N
     share = float(vague[streamed].mean())
     remedy = (
         f"{share:.1%} of the streams have a first token or a longest gap that is uncertain by over {limit_ms:.3g} ms, "
-        f"as the client read several events at once: {_MORE_PROCESSES}"
+        f"as the client read several events at once: {cause}"
     )
-    return _check("merged_arrivals_share", share, 0.01, "ratio", remedy)
+    return _check("merged_arrivals_share", share, _MERGED_SHARE, "ratio", remedy)
 
 
-def _lag(columns: RecordColumns, waits_ms: Floats, tightest_ms: float | None) -> AuditCheck | None:
+def _lag(columns: RecordColumns, waits_ms: Floats, tightest_ms: float | None, cause: str) -> AuditCheck | None:
     lag = own_lag_ms(columns, waits_ms)[columns.has("sent_at_ns")]
     if len(lag) == 0:
         return None
     p99 = float(np.quantile(lag, 0.99, method="inverted_cdf"))
-    remedy = f"requests left {p99:.1f} ms late at p99: {_MORE_PROCESSES}"
+    remedy = f"requests left {p99:.1f} ms late at p99: {cause}"
     return _check(_LAG, p99, lag_limit_ms(tightest_ms), "ms", remedy)
 
 
-def _fidelity(columns: RecordColumns, waits_ms: Floats) -> list[AuditCheck]:
+def _fidelity(columns: RecordColumns, waits_ms: Floats, cause: str) -> list[AuditCheck]:
     """Rate and dispersion of what was sent against what was planned, or allowed by the cap."""
     has_left = columns.has("sent_at_ns")
     if has_left.sum() < 2:
@@ -141,12 +151,12 @@ def _fidelity(columns: RecordColumns, waits_ms: Floats) -> list[AuditCheck]:
     # Under 5 ms a difference of spans is the lag of two single requests, not a rate.
     if planned_span > 0.5:
         off = max(0.0, abs(sent_span - planned_span) - 0.005) / planned_span
-        remedy = f"the achieved rate is off by {off:.1%}: {_MORE_PROCESSES}"
+        remedy = f"the achieved rate is off by {off:.1%}: {cause}"
         checks.append(_check("achieved_rate_error", off, RATE_TOLERANCE, "ratio", remedy))
     planned_idc, sent_idc = (dispersion(times / 1e9, 1.0, MIN_DISPERSION_WINDOWS) for times in (planned, sent))
     if planned_idc is not None and sent_idc is not None:
         off = dispersion_error(planned_idc, sent_idc)
-        remedy = f"the sent times are not as bursty as planned (dispersion off by {off:.0%}): {_MORE_PROCESSES}"
+        remedy = f"the sent times are not as bursty as planned (dispersion off by {off:.0%}): {cause}"
         checks.append(_check("dispersion_error", off, DISPERSION_TOLERANCE, "ratio", remedy))
     return checks
 
@@ -175,7 +185,7 @@ def _worker_checks(workers: Sequence[WorkerFacts]) -> list[AuditCheck]:
     return [*checks, _check("clock_uncertainty_max", uncertainty_ms, _LAG_FLOOR_MS, "ms", remedy)]
 
 
-def _health_checks(health: Mapping[int, Sequence[HealthSample]]) -> list[AuditCheck]:
+def _health_checks(health: Mapping[int, Sequence[HealthSample]], cause: str) -> list[AuditCheck]:
     checks = []
     busy = {w: float(np.median([s.cpu_share for s in samples])) for w, samples in health.items() if samples}
     if busy:
@@ -187,14 +197,47 @@ def _health_checks(health: Mapping[int, Sequence[HealthSample]]) -> list[AuditCh
     if samples:
         lags = np.array([sample.loop_lag_ns for sample in samples]) / 1e6
         lag = float(np.quantile(lags, 0.99, method="inverted_cdf"))
-        remedy = f"the event loop was blocked for {lag:.0f} ms: stop other programs on the cores, or {_MORE_PROCESSES}"
+        remedy = f"the event loop was blocked for {lag:.0f} ms: {cause}"
         checks.append(_check("loop_lag_p99", lag, 100.0, "ms", remedy))
+        checks.append(_throttled(health))
         pause = max(sample.gc_pause_ns for sample in samples) / 1e6
         checks.append(_check("gc_pause_max", pause, 50.0, "ms", f"a garbage collection took {pause:.0f} ms"))
         step = max(abs(sample.clock_step_ns) for sample in samples) / 1e6
         remedy = f"the wall clock moved by {step:.0f} ms against the monotonic one: check time synchronisation (NTP)"
         checks.append(_check("clock_step_max", step, 50.0, "ms", remedy))
     return checks
+
+
+def _cause(health: Mapping[int, Sequence[HealthSample]]) -> str:
+    """What to do about a client that was late, by what the host took from its worst worker."""
+    throttled, stolen, waited = (
+        _taken_share(health, name) for name in ("throttled_ns", "steal_ns", "run_delay_ns")
+    )  # fmt: skip
+    if throttled > _THROTTLED_SHARE:
+        return f"a CPU quota stopped the client for {throttled:.0%} of the time; raise its container's CPU limit"
+    if stolen > _NOTICEABLE:
+        return f"the hypervisor ran other guests for {stolen:.0%} of the time; use a host whose cores are not shared"
+    if waited > _NOTICEABLE:
+        return (
+            f"other programs had the cores for {waited:.0%} of the time; stop them, or give the client cores of its own"
+        )
+    return _MORE_PROCESSES
+
+
+def _throttled(health: Mapping[int, Sequence[HealthSample]]) -> AuditCheck:
+    share = _taken_share(health, "throttled_ns")
+    remedy = f"a CPU quota stopped the client for {share:.1%} of the time: raise its container's CPU limit"
+    return _check("cpu_throttled_share", share, _THROTTLED_SHARE, "ratio", remedy)
+
+
+def _taken_share(health: Mapping[int, Sequence[HealthSample]], name: str) -> float:
+    """Share of the time that the host took from the worker that lost most."""
+    shares = [0.0]
+    for samples in health.values():
+        span_ns = samples[-1].at_ns - samples[0].at_ns if samples else 0
+        if span_ns > 0:
+            shares.append(sum(getattr(sample, name) for sample in samples[1:]) / span_ns)
+    return max(shares)
 
 
 def _prompt_checks(columns: RecordColumns, outcome: TextColumn) -> list[AuditCheck]:

@@ -17,6 +17,7 @@ from surgeproof.loadgen.client import Client
 from surgeproof.loadgen.closed_loop import ClosedLoop
 from surgeproof.loadgen.dial import reserve_descriptors
 from surgeproof.loadgen.health import Gauges, HealthMonitor
+from surgeproof.loadgen.host_cpu import HostCpu
 from surgeproof.loadgen.open_loop import OpenLoop
 from surgeproof.loadgen.plan import Plan
 from surgeproof.loadgen.prompts import HuggingFaceTokenizer, PromptMaker
@@ -91,6 +92,7 @@ class Engine:
         self._closed_loop: ClosedLoop | None = None
         self._timer: DispatchTimer | None = None
         self._health: HealthMonitor | None = None
+        self._host_cpu: HostCpu | None = None
         self._greenlets: list[gevent.Greenlet] = []
         self._closed = False
         self._start_at_ns = 0
@@ -101,7 +103,8 @@ class Engine:
         gc.collect()
         gc.disable()
         self._start_at_ns = start_at_ns
-        self._health = HealthMonitor(self._clock, start_at_ns, self._gauges)
+        self._host_cpu = HostCpu()
+        self._health = HealthMonitor(self._clock, start_at_ns, self._gauges, taken=self._host_cpu.taken)
         self._health.watch(self.client.loop)
         self._greenlets.append(gevent.spawn(self._flush_regularly))
         if self._scenario.closed_loop:
@@ -157,6 +160,8 @@ class Engine:
             greenlet.kill()
         if self._health is not None:
             self._health.close()
+        if self._host_cpu is not None:
+            self._host_cpu.close()
         self._flush(ended=True)
         self._outbox.close()
         if self._timer is not None:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from surgeproof.clock import MonotonicClock, measure_anchor_ns
+from surgeproof.loadgen.host_cpu import Taken
 from surgeproof.records import HealthSample
 
 _BEAT_NS = 10_000_000
@@ -29,6 +30,7 @@ class HealthMonitor:
         clock: the run's clock.
         start_at_ns: before it, lateness does not count.
         gauges: reads what the load is doing, and resets its counts of reads.
+        taken: what the host took from the process, in all.
         monotonic_ns, process_time_ns: clocks of the process.
     """
 
@@ -38,11 +40,13 @@ class HealthMonitor:
         start_at_ns: int,
         gauges: Callable[[], Gauges],
         *,
+        taken: Callable[[], Taken] = Taken,
         monotonic_ns: Callable[[], int] = time.monotonic_ns,
         process_time_ns: Callable[[], int] = time.process_time_ns,
     ) -> None:
         self._clock, self._start_at_ns, self._gauges = clock, start_at_ns, gauges
         self._monotonic_ns, self._process_time_ns = monotonic_ns, process_time_ns
+        self._taken, self._taken_before = taken, taken()
         self._sampled_at_ns, self._cpu_ns = monotonic_ns(), process_time_ns()
         self._beat_at_ns = self._sampled_at_ns
         self._lag_ns = 0
@@ -70,7 +74,7 @@ class HealthMonitor:
         now, cpu = self._monotonic_ns(), self._process_time_ns()
         if now - self._sampled_at_ns < _MIN_INTERVAL_NS:
             return []
-        gauges = self._gauges()
+        gauges, taken = self._gauges(), self._taken()
         sample = HealthSample(
             at_ns=self._clock.now_ns(),
             cpu_share=round((cpu - self._cpu_ns) / (now - self._sampled_at_ns), 4),
@@ -82,7 +86,11 @@ class HealthMonitor:
             rss_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
             reads=gauges.reads,
             late_reads=gauges.late_reads,
+            run_delay_ns=taken.run_delay_ns - self._taken_before.run_delay_ns,
+            throttled_ns=taken.throttled_ns - self._taken_before.throttled_ns,
+            steal_ns=taken.steal_ns - self._taken_before.steal_ns,
         )
+        self._taken_before = taken
         self._sampled_at_ns, self._cpu_ns = now, cpu
         self._lag_ns = self._gc_pause_ns = 0
         return [sample]

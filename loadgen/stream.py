@@ -388,6 +388,10 @@ class StreamReader:
             self.merged.append(MergedRead(len(self.arrivals_at_ns) - tokens, tokens, self._not_before_ns))
 
     def _take_event(self, name: bytes | None, data: bytes, at_ns: int) -> None:
+        if self._only_plain and name is None and self._form.matches(data):
+            self.token_events += 1
+            self.arrivals_at_ns.append(at_ns)
+            return
         try:
             chunk = _decode_json(data)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

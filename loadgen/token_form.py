@@ -15,10 +15,11 @@ _is_plain_text = re.compile(rb"[ !#-\[\]-~]+").fullmatch  # ASCII that JSON writ
 class TokenForm:
     """The form of one stream's plain tokens, where one is known."""
 
-    __slots__ = ("_form", "_learning")
+    __slots__ = ("_data_form", "_form", "_learning")
 
     def __init__(self) -> None:
         self._form: tuple[bytes, bytes] | None = None
+        self._data_form = (b"", b"")
         self._learning = True
 
     def count(self, data: bytes) -> int:
@@ -34,6 +35,18 @@ class TokenForm:
         self._learning = True
         return len(texts)
 
+    def matches(self, data: bytes) -> bool:
+        """Whether the data of one event are of the form."""
+        if self._form is None:
+            return False
+        prefix, suffix = self._data_form
+        start, end = len(prefix), len(data) - len(suffix)
+        found = start < end and data.startswith(prefix) and data.endswith(suffix)
+        if not found or _is_plain_text(data, start, end) is None:
+            return False
+        self._learning = True
+        return True
+
     def learn(self, data: bytes, content: str) -> None:
         """Take the event of a plain token as the form of those to come.
 
@@ -47,6 +60,7 @@ class TokenForm:
         start, end = match.end(), match.end() + len(content)
         if data[start : end + 1] == content.encode("ascii", "replace") + b'"':
             self._learning = False
+            self._data_form = (data[:start], data[end:])
             self._form = (b"data: " + data[:start], data[end:] + b"\n\n")
 
     def forget(self) -> None:

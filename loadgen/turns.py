@@ -5,10 +5,10 @@ did not report was empty when that wait began. Where the loop slept, nothing was
 woken, less the time that the scheduler let it wait for a core.
 """
 
-import contextlib
-import os
 from collections.abc import Callable
 from typing import Any, Protocol
+
+from surgeproof.loadgen.host_cpu import SchedulerDelay
 
 _SLEPT_NS = 50_000
 """A wait that is longer than the scheduler's delay by so much was a sleep."""
@@ -97,27 +97,3 @@ class Turns:
 
     def _on_wake(self) -> None:
         self._woke_at_ns = self._now_ns()
-
-
-class SchedulerDelay:
-    """How long this thread has been ready to run but had no core, by Linux's scheduler statistics."""
-
-    def __init__(self) -> None:
-        self._fd: int | None = None
-        with contextlib.suppress(OSError):
-            self._fd = os.open("/proc/thread-self/schedstat", os.O_RDONLY | os.O_CLOEXEC)
-
-    def total_ns(self) -> int | None:
-        """Since the thread's start; None where the system does not tell."""
-        if self._fd is None:
-            return None
-        try:
-            return int(os.pread(self._fd, 64, 0).split()[1])
-        except (OSError, ValueError, IndexError):
-            return None
-
-    def close(self) -> None:
-        """Give the file back."""
-        if self._fd is not None:
-            os.close(self._fd)
-            self._fd = None

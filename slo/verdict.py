@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 
 from surgeproof.records import Verdict
-from surgeproof.results import Audit, Interval, RuleVerdict
+from surgeproof.results import Audit, AuditCheck, Interval, RuleVerdict
 from surgeproof.slo.correlation import MIN_EFFECTIVE_BLOCKS, Correlation, correlation_of, correlation_of_latencies
 from surgeproof.slo.gaps import Counts, Floats, values_ms
 from surgeproof.slo.intervals import (
@@ -29,7 +29,18 @@ from surgeproof.slo.intervals import (
 from surgeproof.slo.means import mean_interval, ratio_interval
 from surgeproof.slo.measured import Mask, Measured
 from surgeproof.slo.rates import amount_of, arrived, counted, in_flight, load_windows, wording
-from surgeproof.slo.rules import FLOWS, GPU_FIELDS, GPU_METRICS, LATENCIES, PER_GPU, RATES, Condition, Objectives, Rule
+from surgeproof.slo.rules import (
+    FLOWS,
+    GPU_FIELDS,
+    GPU_METRICS,
+    LATENCIES,
+    PER_GPU,
+    RATES,
+    SHARES,
+    Condition,
+    Objectives,
+    Rule,
+)
 from surgeproof.slo.sample_size import share_needed
 from surgeproof.slo.stalls import stalls_s
 from surgeproof.slo.summary import meets
@@ -54,8 +65,8 @@ def judge(measured: Measured, objectives: Objectives, audit: Audit) -> list[Rule
         verdicts = [_after_stall(verdict, longest_stall_s) for verdict in verdicts]
     if not audit.breaches:
         return verdicts
-    breach = audit.breaches[0]
-    return [_voided(verdict, breach.name, breach.remedy) for verdict in verdicts]
+    breach = next((check for check in audit.breaches if check.voids_all), audit.breaches[0])
+    return [_voided(verdict, breach) for verdict in verdicts]
 
 
 def _with_stall(rule: Rule, stall_s: float) -> Rule:
@@ -100,13 +111,13 @@ def _after_stall(verdict: RuleVerdict, stall_s: float) -> RuleVerdict:
     return msgspec.structs.replace(verdict, verdict=Verdict.INCONCLUSIVE, reason=reason)
 
 
-def _voided(verdict: RuleVerdict, breach: str, remedy: str) -> RuleVerdict:
-    if verdict.metric not in LATENCIES | RATES | FLOWS:
+def _voided(verdict: RuleVerdict, breach: AuditCheck) -> RuleVerdict:
+    if verdict.metric not in LATENCIES | RATES | FLOWS and not (breach.voids_all and verdict.metric in SHARES):
         return verdict
     return msgspec.structs.replace(
         verdict,
         verdict=Verdict.INVALID,
-        reason=f"the client is not trustworthy ({breach}): {remedy}",
+        reason=f"the client is not trustworthy ({breach.name}): {breach.remedy}",
     )
 
 

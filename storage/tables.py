@@ -140,6 +140,9 @@ health = Table(
     Column("rss_bytes", BigInteger, nullable=False),
     Column("reads", BigInteger, nullable=False),
     Column("late_reads", BigInteger, nullable=False),
+    Column("run_delay_ns", BigInteger, nullable=False, default=0, server_default="0"),
+    Column("throttled_ns", BigInteger, nullable=False, default=0, server_default="0"),
+    Column("steal_ns", BigInteger, nullable=False, default=0, server_default="0"),
 )
 
 verdicts = Table(

@@ -181,6 +181,9 @@ class HealthSample(msgspec.Struct, omit_defaults=True):
         clock_step_ns: change of realtime against monotonic time since the run's start.
         reads: reads of sockets with a kernel stamp.
         late_reads: those of them that came over 10 ms after the kernel had the data.
+        run_delay_ns: time in which the process was ready to run, but other programs had the cores.
+        throttled_ns: time for which a CPU quota stopped its control group.
+        steal_ns: time in which a hypervisor ran something else, mean over all cores.
     """
 
     at_ns: int
@@ -193,6 +196,9 @@ class HealthSample(msgspec.Struct, omit_defaults=True):
     rss_bytes: int = 0
     reads: int = 0
     late_reads: int = 0
+    run_delay_ns: int = 0
+    throttled_ns: int = 0
+    steal_ns: int = 0
 
 
 class WorkerFacts(msgspec.Struct, omit_defaults=True, frozen=True):

@@ -44,7 +44,11 @@ class RuleVerdict(Struct, frozen=True, kw_only=True):
 
 
 class AuditCheck(Struct, frozen=True):
-    """One condition that the load generator itself had to meet."""
+    """One condition that the load generator itself had to meet.
+
+    Attributes:
+        voids_all: whether a breach voids shares of answered requests, too, not only latencies and rates.
+    """
 
     name: str
     observed: float | None
@@ -52,6 +56,7 @@ class AuditCheck(Struct, frozen=True):
     unit: str
     passed: bool
     remedy: str
+    voids_all: bool = False
 
 
 class CapWait(Struct, frozen=True):

@@ -16,7 +16,7 @@ def test_a_run_collects_judges_and_estimates(sim: SimProcess, tmp_path: Path) ->
     (tmp_path / "config.json").write_text(json.dumps(LLAMA_8B))
     with ServedAgent(Sampler(recorded(), None, 0.05)) as agent:
         result = surgeproof(
-            "run", "--base-url", sim.base_url, "--request-rate", "30", "--duration", "4s", "--input-len", "20",
+            "run", "--base-url", sim.base_url, "--request-rate", "30", "--duration", "7s", "--input-len", "20",
             "--output-len", "10", "--slo", "slo.yaml", "--gpu-agent", agent.url, "--json", cwd=tmp_path,
         )  # fmt: skip
     assert result.returncode in (3, 5), result.stdout + result.stderr

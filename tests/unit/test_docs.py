@@ -61,7 +61,7 @@ def test_every_audit_check_is_documented() -> None:
     held = RecordColumns.of(columns(4000))
     facts = (WorkerFacts(0, "host"),)
     audit = audit_run(held, {0: [sample()]}, facts, open_loop=True, interrupted=False, tightest_ms=None, cap=1000)
-    assert len(audit.checks) == 12
+    assert len(audit.checks) == 13
     for check in audit.checks:
         assert f"`{check.name}`" in DOCS["metrics.md"]
 

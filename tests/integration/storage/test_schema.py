@@ -77,6 +77,8 @@ def test_a_database_of_0101_is_upgraded_and_its_plans_leave_out_nothing(url: str
         connection.exec_driver_sql("ALTER TABLE plans DROP COLUMN left_out")
         for name in ("first_token_not_before_at_ns", "max_gap_least_ns", "send_ns"):
             connection.exec_driver_sql(f"ALTER TABLE records DROP COLUMN {name}")
+        for name in ("run_delay_ns", "throttled_ns", "steal_ns"):
+            connection.exec_driver_sql(f"ALTER TABLE health DROP COLUMN {name}")
         connection.execute(sa.update(tables.alembic_version).values(version_num="0101"))
     store.close()
     engine = open_engine(url)
