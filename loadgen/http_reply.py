@@ -86,6 +86,10 @@ class HttpReply:
         self.fault: tuple[Outcome, str] = (Outcome.MALFORMED, "")
         self._reader: ReplyReader | None = None
         self._parser = httptools.HttpResponseParser(self)
+        # What gateways send and other clients accept: a length beside chunks, line ends without CR, blanks after sizes.
+        self._parser.set_dangerous_leniencies(
+            lenient_chunked_length=True, lenient_optional_cr_before_lf=True, lenient_spaces_after_chunk_size=True
+        )
         self._headers: dict[str, str] = {}
         self._pieces: list[bytes] = []
         self._at_ns = 0

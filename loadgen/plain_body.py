@@ -1,4 +1,4 @@
-"""Bodies that are not event streams: a whole JSON completion, an error, a page of markup. Pure.
+"""Bodies that are not event streams: a whole JSON completion, an error, markup or a stream of another kind. Pure.
 
 The kind is known from the status and content type, otherwise from the first visible byte.
 """
@@ -6,6 +6,11 @@ The kind is known from the status and content type, otherwise from the first vis
 from enum import Enum, auto
 
 EXCERPT_CHARS = 300
+_OTHER_TYPES = frozenset(
+    {"text/html", "application/xhtml+xml", "application/x-ndjson", "application/ndjson", "application/jsonl",
+     "application/json-lines", "application/stream+json"}
+)  # fmt: skip
+"""Markup, and streams that are not server-sent events."""
 MAX_BODY_BYTES = 64 * 1024 * 1024
 _EXCERPT_BYTES = 4 * EXCERPT_CHARS
 
@@ -17,7 +22,7 @@ class BodyKind(Enum):
     EVENTS = auto()
     JSON = auto()
     ERROR = auto()
-    MARKUP = auto()
+    OTHER = auto()
 
 
 class BodyTooLongError(Exception):
@@ -28,8 +33,8 @@ def kind_of_reply(status: int, content_type: str) -> BodyKind:
     """What the head says of the body."""
     if not 200 <= status < 300:
         return BodyKind.ERROR
-    if content_type in ("text/html", "application/xhtml+xml"):
-        return BodyKind.MARKUP
+    if content_type in _OTHER_TYPES:
+        return BodyKind.OTHER
     return BodyKind.UNKNOWN
 
 
@@ -40,7 +45,7 @@ def kind_of_bytes(head: bytes) -> BodyKind:
         return BodyKind.UNKNOWN
     if visible in (b"{", b"["):
         return BodyKind.JSON
-    return BodyKind.MARKUP if visible == b"<" else BodyKind.EVENTS
+    return BodyKind.OTHER if visible == b"<" else BodyKind.EVENTS
 
 
 class PlainBody:
@@ -57,7 +62,7 @@ class PlainBody:
             BodyTooLongError: the body is longer than `MAX_BODY_BYTES`.
         """
         before, self.size = self.size, self.size + len(data)
-        if kind in (BodyKind.ERROR, BodyKind.MARKUP):
+        if kind in (BodyKind.ERROR, BodyKind.OTHER):
             if before < _EXCERPT_BYTES:
                 self._parts.append(data)
         elif self.size > MAX_BODY_BYTES:

@@ -24,12 +24,20 @@ from surgeproof.loadgen.plain_body import (
     kind_of_reply,
 )
 from surgeproof.loadgen.sse import DEFAULT_MAX_EVENT_BYTES, EventTooLongError, SseEvent, SseParser
-from surgeproof.loadgen.stream_chunk import Output, Usage, choices_of, error_text, has_usage, is_error, output_of
+from surgeproof.loadgen.stream_chunk import (
+    Output,
+    Usage,
+    choices_of,
+    error_text,
+    gave_up,
+    has_usage,
+    is_error,
+    output_of,
+)
 from surgeproof.loadgen.token_form import TokenForm, plain_content
 from surgeproof.outcomes import Outcome, first_of, http_error
 from surgeproof.strict_json import JsonObject
 
-_ABORT_REASONS = frozenset({"abort", "aborted", "error", "cancelled", "canceled"})
 _MAX_ERROR_CHARS = 4 * EXCERPT_CHARS
 _decode_json = msgspec.json.Decoder().decode
 
@@ -109,6 +117,7 @@ class StreamReader:
         self._last_read_at_ns = 0
         self._not_before_ns = 0
         self._last_is_token = False
+        self._saw_delta = False
         self._reasoned = False
         self._whole_answer = False
         self._location: str | None = None
@@ -128,7 +137,7 @@ class StreamReader:
         self._kind = kind_of_reply(status, content_type)
         if self._kind is BodyKind.ERROR:
             self._problems.add(Outcome.HTTP)
-        elif self._kind is BodyKind.MARKUP:
+        elif self._kind is BodyKind.OTHER:
             self._problems.add(Outcome.CONTENT_TYPE)
             self.error = f"content type {content_type}"
         try:
@@ -217,16 +226,26 @@ class StreamReader:
     def outcome(self) -> str:
         """The outcome as it is stored, by the precedence of `outcomes`."""
         problems = set(self._problems)
-        if self.choices.finish_reason in _ABORT_REASONS:
+        if gave_up(self.choices.finish_reason):
             problems.add(Outcome.ABORTED)
         if self._sse is not None and not self.saw_done and not self.choices.all_finished:
             problems.add(Outcome.TRUNCATED)
-        if self.token_events == 0 and not self._whole_answer:
+        if self.token_events == 0 and not self._whole_answer and not self._counted_without_output:
             problems.add(Outcome.EMPTY)
         if not problems:
             return Outcome.OK
         outcome = first_of(problems)
         return http_error(self.http_status or 0) if outcome is Outcome.HTTP else outcome
+
+    @property
+    def _counted_without_output(self) -> bool:
+        """A clean end with tokens counted, none of which is visible: a stop token alone, say."""
+        return self.choices.finish_reason is not None and bool(self.usage.output_tokens)
+
+    def output_tokens(self) -> int | None:
+        """The server's count; unknown where it counts none beside output that was seen."""
+        counted = self.usage.output_tokens
+        return None if counted == 0 and self.token_events else counted
 
     def tpot_ns(self) -> int | None:
         """Time per output token after the first event, ns; None under two tokens or one arrival.
@@ -234,7 +253,7 @@ class StreamReader:
         The tokens of the first event are taken off where the server counts them, else 1. Reasoning
         tokens that were counted but never streamed are taken off too.
         """
-        first, last, tokens = self.first_token_at_ns, self.last_token_at_ns, self.usage.output_tokens
+        first, last, tokens = self.first_token_at_ns, self.last_token_at_ns, self.output_tokens()
         if first is None or last is None or last == first or tokens is None or tokens < 2:
             return None
         if len(self.choices.seen) > 1 or self.outcome() != Outcome.OK:
@@ -270,7 +289,13 @@ class StreamReader:
     def all_warnings(self) -> tuple[str, ...]:
         """Everything a reader of the record should know, by name."""
         if self.outcome() == Outcome.OK:
-            tokens, limit = self.usage.output_tokens, self._max_tokens
+            tokens, limit = self.output_tokens(), self._max_tokens
+            if self.token_events == 0 and not self._whole_answer:
+                self.warn("no_output_event")
+            if tokens is None and self.usage.output_tokens == 0:
+                self.warn("usage_all_zero")
+            if tokens is not None and self.token_events > tokens:
+                self.warn("more_events_than_tokens")
             if self._kind is BodyKind.EVENTS and self.choices.finish_reason is None:
                 self.warn("missing_finish_reason")
             if tokens is not None and limit is not None:
@@ -298,7 +323,7 @@ class StreamReader:
         if self._kind is BodyKind.UNKNOWN:
             return data
         self._plain.take()
-        if self._kind is BodyKind.MARKUP:
+        if self._kind is BodyKind.OTHER:
             self._problems.add(Outcome.CONTENT_TYPE)
             self.error = "the body is markup, not a completion"
         elif self._kind is BodyKind.EVENTS:
@@ -321,7 +346,7 @@ class StreamReader:
             if self._location:
                 text = f"redirect to {self._location}; not followed. {text}".strip()
             self.error = text or f"HTTP {self.http_status}"
-        elif self._kind is BodyKind.MARKUP:
+        elif self._kind is BodyKind.OTHER:
             self.error = f"{self.error}: {self._plain.excerpt()}"
         elif self._kind is BodyKind.JSON:
             body = self._plain.whole()
@@ -398,7 +423,11 @@ class StreamReader:
             try:
                 chunk = self._parse_leniently(data)
             except ValueError:
-                self._on_bad_event(name, data)
+                if name is None and data.lstrip()[:1] == b":":
+                    # A comment that a gateway has wrapped as data.
+                    self.warn("comment_as_data")
+                else:
+                    self._on_bad_event(name, data)
                 return
         if self._only_plain and name is None and (content := plain_content(chunk)) is not None:
             self.token_events += 1
@@ -408,6 +437,8 @@ class StreamReader:
             self._on_server_error(chunk)
         elif isinstance(chunk, dict):
             self._on_chunk(chunk, at_ns)
+        elif chunk is not None and name is None:
+            self.warn("event_is_no_object")
         elif chunk is not None:
             self._on_bad_event(name, data)
 
@@ -439,6 +470,11 @@ class StreamReader:
             if choice.get("usage"):
                 self.usage.take(choice)
             output = output_of(choice)
+            if "delta" in choice:
+                self._saw_delta = True
+            elif self._saw_delta and self.token_events:
+                # After deltas, a whole message repeats what they said.
+                output = output._replace(generated=False, text="", reasoning="", tool_arguments="")
             self._note(output)
             generated = generated or output.generated
             answered = answered or bool(output.text)

@@ -12,8 +12,25 @@ from surgeproof.strict_json import JsonObject
 
 _REASONING_KEYS = ("reasoning_content", "reasoning", "thinking", "reasoning_text")
 _OTHER_OUTPUT_KEYS = ("refusal", "audio", "reasoning_details")
+_STATUS_KEYS = ("base_resp", "baseResp")
+_GOOD_CODES = (None, 0, "0", "", 200, "200", "ok", "OK", "success", "Success")
+_GIVEN_UP = (
+    "abort",
+    "cancel",
+    "error",
+    "fail",
+    "insufficient",
+    "interrupt",
+    "overload",
+    "timeout",
+    "timed_out",
+    "unavailable",
+)
+"""A finish reason that holds one of these is not the answer's own end."""
 _ERROR_KEYS = ("errors", "error_code", "error_msg", "error_message")
-_ERROR_TEXT_KEYS = ("code", "type", "error_type", "error_code", "message", "msg", "error_msg", "detail")
+_ERROR_TEXT_KEYS = (
+    "code", "status_code", "type", "error_type", "error_code", "message", "msg", "status_msg", "error_msg", "detail",
+)  # fmt: skip
 _MAX_TOKENS = 2**53
 _MAX_NAME_CHARS = 100
 
@@ -60,7 +77,8 @@ class Usage:
             if not isinstance(usage, dict):
                 return
         get = usage.get
-        self.output_tokens = _larger(self.output_tokens, get("completion_tokens", get("output_tokens")))
+        output = get("completion_tokens", get("output_tokens"))
+        self.output_tokens = _larger(self.output_tokens, output)
         self.input_tokens = _larger(self.input_tokens, get("prompt_tokens", get("input_tokens")))
         details = get("prompt_tokens_details") or get("input_tokens_details")
         if isinstance(details, dict):
@@ -71,6 +89,13 @@ class Usage:
         details = get("completion_tokens_details") or get("output_tokens_details")
         if isinstance(details, dict):
             self.reasoning_tokens = _larger(self.reasoning_tokens, details.get("reasoning_tokens"))
+            self._add_hidden_reasoning(get("total_tokens"), output)
+
+    def _add_hidden_reasoning(self, total: Any, output: Any) -> None:
+        """Some servers count hidden reasoning beside the completion; only their total has all of it."""
+        prompt, hidden = self.input_tokens, self.reasoning_tokens
+        if prompt is not None and hidden and isinstance(output, int) and total == prompt + output + hidden:
+            self.output_tokens = _larger(self.output_tokens, output + hidden)
 
 
 def choices_of(chunk: JsonObject) -> list[JsonObject]:
@@ -144,6 +169,8 @@ def _of_tools(tools: Any, function: Any) -> tuple[bool, str]:
 
 def is_error(chunk: JsonObject) -> bool:
     """Whether a chunk says that the request failed."""
+    if any(_status_of(chunk.get(key)) for key in _STATUS_KEYS):
+        return True
     error = chunk.get("error")
     if isinstance(error, dict):
         # Some gateways send an error object whose every field is empty or 0 with each good chunk.
@@ -156,12 +183,27 @@ def is_error(chunk: JsonObject) -> bool:
     if kind == "error" or (kind is None and chunk.get("detail")):
         return True
     code = chunk.get("status_code", chunk.get("status", chunk.get("code")))
+    if chunk.get("success") is False or (chunk.get("message") and code not in _GOOD_CODES):
+        return True
     return any(chunk.get(key) for key in _ERROR_KEYS) or (isinstance(code, int) and code >= 400)
+
+
+def _status_of(status: Any) -> Any:
+    """The code of a status object beside the choices, if it is that of a failure."""
+    code = status.get("status_code", status.get("code")) if isinstance(status, dict) else None
+    return code if code not in _GOOD_CODES else None
+
+
+def gave_up(finish_reason: str | None) -> bool:
+    """Whether a server broke an answer off, by the finish reason that it gives."""
+    return finish_reason is not None and any(word in finish_reason.lower() for word in _GIVEN_UP)
 
 
 def error_text(payload: Any) -> str:
     """Code, type and message of an error object in any of the forms seen in the field."""
     error = payload
+    if isinstance(payload, dict):
+        error = next((payload[key] for key in _STATUS_KEYS if _status_of(payload.get(key))), payload)
     for _ in range(2):
         if isinstance(error, dict) and error.get("error"):
             error = error["error"]

@@ -115,6 +115,7 @@ def notices(summary: Summary) -> list[str]:
         results.append("the server sends no usage: token counts, token rates and times per token are unknown")
     for name, text in (
         ("hidden_reasoning", "answers hold reasoning tokens that were not streamed; time per token leaves them out"),
+        ("more_events_than_tokens", "answers have more events than tokens; the first may be an echo of the prompt"),
         ("short_output", "answers were shorter than asked for"),
         ("output_over_limit", "answers were longer than allowed"),
     ):

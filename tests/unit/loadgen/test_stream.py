@@ -247,3 +247,90 @@ def test_an_empty_text_among_the_tokens_of_one_read_is_no_token() -> None:
         reader.on_body((good % text).encode(), 2)
     reader.on_body((good % " y" + good % "" + good % " z").encode(), 3)
     assert (reader.events, reader.token_events) == (5, 4)
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        {"choices": None, "base_resp": {"status_code": 1013, "status_msg": "service failed"}},
+        {"code": "DataInspectionFailed", "message": "service failed", "request_id": "r"},
+        {"success": False, "message": "service failed"},
+    ],
+)
+def test_a_failure_inside_a_stream_is_seen_in_whatever_form(event: dict[str, Any]) -> None:
+    reader = read(delta(content="a"), f"data: {json.dumps(event)}\n\n", DONE)
+    assert reader.outcome() == "error:server_event"
+    assert "service failed" in (reader.error or "")
+
+
+def test_a_good_status_beside_the_choices_is_no_failure() -> None:
+    status = {"status_code": 0, "status_msg": "success"}
+    chunk = {"choices": [{"index": 0, "delta": {"content": "b"}, "finish_reason": "stop"}], "base_resp": status}
+    assert read(delta(content="a"), f"data: {json.dumps(chunk)}\n\n", DONE).outcome() == "ok"
+
+
+@pytest.mark.parametrize("reason", ["insufficient_system_resource", "network_error", "server_overloaded", "cancelled"])
+def test_an_answer_that_was_given_up_is_aborted(reason: str) -> None:
+    finish = f'data: {{"choices":[{{"index":0,"delta":{{}},"finish_reason":"{reason}"}}]}}\n\n'
+    assert read(delta(content="a"), finish, DONE).outcome() == "error:aborted"
+
+
+def test_a_whole_message_after_deltas_is_no_token() -> None:
+    whole = {
+        "object": "chat.completion",
+        "choices": [{"index": 0, "message": {"content": "ab"}, "finish_reason": "stop"}],
+    }
+    reader = read(delta(content="a"), delta(content="b"), f"data: {json.dumps(whole)}\n\n", DONE)
+    assert (reader.token_events, reader.last_token_at_ns, reader.outcome()) == (2, reader.arrivals_at_ns[1], "ok")
+
+
+def test_messages_alone_are_tokens() -> None:
+    """Some servers stream `message` in place of `delta`."""
+    parts = [{"choices": [{"index": 0, "message": {"content": text}}]} for text in "ab"]
+    assert read(*(f"data: {json.dumps(part)}\n\n" for part in parts), FINISH + DONE).token_events == 2
+
+
+def test_reasoning_that_only_the_total_holds_is_counted() -> None:
+    usage = {"prompt_tokens": 5, "completion_tokens": 4, "total_tokens": 59,
+             "completion_tokens_details": {"reasoning_tokens": 50}}  # fmt: skip
+    inside = usage | {"total_tokens": 64, "completion_tokens": 59}
+    for told, tokens in ((usage, 54), (inside, 59)):
+        event = f"data: {json.dumps({'choices': [], 'usage': told})}\n\n"
+        assert read(delta(content="a"), delta(content="b"), FINISH, event + DONE).output_tokens() == tokens
+
+
+def test_usage_of_zero_beside_text_is_unknown() -> None:
+    event = 'data: {"choices":[],"usage":{"prompt_tokens":0,"completion_tokens":0}}\n\n'
+    reader = read(delta(content="a"), FINISH, event + DONE)
+    assert reader.output_tokens() is None
+    assert "usage_all_zero" in reader.all_warnings()
+
+
+def test_more_events_than_tokens_are_told() -> None:
+    event = 'data: {"choices":[],"usage":{"prompt_tokens":3,"completion_tokens":2}}\n\n'
+    reader = read(delta(content="the prompt"), delta(content="a"), delta(content="b"), FINISH, event + DONE)
+    assert "more_events_than_tokens" in reader.all_warnings()
+
+
+def test_a_stop_token_without_text_is_an_answer() -> None:
+    event = 'data: {"choices":[],"usage":{"prompt_tokens":3,"completion_tokens":1}}\n\n'
+    reader = read(FINISH, event + DONE)
+    assert reader.outcome() == "ok"
+    assert "no_output_event" in reader.all_warnings()
+    assert read(FINISH, DONE).outcome() == "error:empty"
+
+
+@pytest.mark.parametrize(("odd", "warning"), [("42", "event_is_no_object"), (": PROCESSING", "comment_as_data")])
+def test_odd_events_are_told_and_the_stream_goes_on(odd: str, warning: str) -> None:
+    reader = read(delta(content="a"), f"data: {odd}\n\n", delta(content="b"), FINISH + DONE)
+    assert (reader.outcome(), reader.token_events) == ("ok", 2)
+    assert warning in reader.all_warnings()
+
+
+def test_a_stream_of_json_lines_is_named() -> None:
+    reader = StreamReader()
+    reader.on_head(200, {"content-type": "application/x-ndjson"}, 0)
+    reader.on_body(b'{"choices":[]}\n{"choices":[]}\n', 1)
+    reader.on_end(2)
+    assert reader.outcome() == "error:content_type"
+    assert "application/x-ndjson" in (reader.error or "")
