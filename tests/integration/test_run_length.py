@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from surgeproof.commands.objectives import slo
+from surgeproof.commands.main import cli
 from surgeproof.errors import ConfigError
 from surgeproof.runs.run_length import needs_after_run, needs_of_profile
 from surgeproof.slo.rules import parse_objectives
@@ -59,12 +59,14 @@ def test_a_profile_needs_more_requests_than_independent_ones_do() -> None:
 def test_the_command_prints_them_and_takes_one_source(tmp_path: Path) -> None:
     rules = tmp_path / "slo.yaml"
     rules.write_text("all: ['ttft p95 < 500ms']")
-    result = CliRunner().invoke(slo, ["plan", str(rules), "--profile", "azure-conv", "--json"])
+    result = CliRunner().invoke(cli, ["slo", "plan", str(rules), "--profile", "azure-conv", "--json"])
     (need,) = json.loads(result.stdout)
     assert need["intervals"] == 59
     assert need["correlation_s"] > 5
-    refused = CliRunner().invoke(slo, ["plan", str(rules), "--profile", "azure-conv", "--run", "1"])
+    refused = CliRunner().invoke(cli, ["slo", "plan", str(rules), "--profile", "azure-conv", "--run", "1"])
     assert isinstance(refused.exception, ConfigError)
-    missing = CliRunner().invoke(slo, ["plan", str(rules), "--run", "1", "--db", f"sqlite:///{tmp_path / 'no.db'}"])
+    missing = CliRunner().invoke(
+        cli, ["slo", "plan", str(rules), "--run", "1", "--db", f"sqlite:///{tmp_path / 'no.db'}"]
+    )
     assert missing.exception is not None
     assert "no.db" in str(missing.exception)
