@@ -138,7 +138,7 @@ def test_first_tokens_that_are_known_too_vaguely_void_the_run(
     first = [index * 10 * MS + 50 * MS for index in range(100)]
     early = [at - 8 * MS if index < vague else at for index, at in enumerate(first)]
     held = columns(first_token_at_ns=first, first_token_not_before_at_ns=early)
-    assert ("merged_arrivals_share" in breaches(held, tightest_ms=tightest_ms)) is found
+    assert ("merged_first_tokens_share" in breaches(held, tightest_ms=tightest_ms)) is found
 
 
 def test_late_reads_of_single_events_cost_nothing() -> None:
