@@ -10,8 +10,8 @@ from typing import Any, Protocol
 
 from surgeproof.loadgen.host_cpu import SchedulerDelay
 
-_SLEPT_NS = 50_000
-"""A wait that is longer than the scheduler's delay by so much was a sleep."""
+_SLEPT_NS = 1_000_000
+"""A wait that is longer than the scheduler's delay by so much was a sleep; a slow host takes tens of us without one."""
 _MIN_REPORTED = 64
 """libev's waits report so many descriptors, and more after they had to; with fewer, all that were readable."""
 _OTHERS = 16
