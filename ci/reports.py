@@ -7,18 +7,7 @@ from xml.etree import ElementTree as ET
 from surgeproof.errors import ConfigError
 from surgeproof.records import Verdict
 from surgeproof.results import RunResult
-from surgeproof.slo.wording import (
-    BOARD,
-    STEPS,
-    board_row,
-    cap_line,
-    client_line,
-    counts_line,
-    latency_title,
-    notices,
-    rates_line,
-    step_rows,
-)
+from surgeproof.slo.wording import BOARD, STEPS, board_row, cap_line, figure_lines, latency_title, notices, step_rows
 
 
 def write_reports(result: RunResult, junit: Path | None, markdown: Path | None) -> None:
@@ -72,9 +61,7 @@ def as_markdown(result: RunResult) -> str:
     lines = [
         f"## {result.title}: {result.verdict or 'no objectives'} (exit {result.exit_code})",
         "",
-        counts_line(result.summary),
-        "",
-        *(f"{line}\n" for line in (rates_line(result.summary), client_line(result.summary)) if line),
+        *(f"{line}\n" for line in figure_lines(result.summary)),
         f"{latency_title(result.summary)}.",
         "",
     ]

@@ -8,18 +8,7 @@ from rich.text import Text
 from surgeproof.commands.terminal import new_console
 from surgeproof.records import Verdict
 from surgeproof.results import Audit, RuleVerdict, RunResult, Summary
-from surgeproof.slo.wording import (
-    BOARD,
-    STEPS,
-    board_row,
-    cap_line,
-    client_line,
-    counts_line,
-    latency_title,
-    notices,
-    rates_line,
-    step_rows,
-)
+from surgeproof.slo.wording import BOARD, STEPS, board_row, cap_line, figure_lines, latency_title, notices, step_rows
 
 _COLOURS = {"PASS": "green", "FAIL": "red", "INCONCLUSIVE": "yellow", "INVALID": "magenta"}
 _SHOWN_LATENCIES = ("ttft", "first_answer", "tpot", "max_gap", "e2e")
@@ -46,10 +35,7 @@ def print_result(result: RunResult, console: Console | None = None) -> None:
 def print_figures(summary: Summary, console: Console) -> None:
     """Latencies, counts, rates and what to know of them; by step where the load is a ladder."""
     console.print(step_table(summary) if summary.is_ladder else latency_table(summary))
-    console.print(counts_line(summary), highlight=False)
-    if line := rates_line(summary):
-        console.print(line, highlight=False)
-    if line := client_line(summary):
+    for line in figure_lines(summary):
         console.print(line, highlight=False)
     for notice in notices(summary):
         console.print(f"Notice: {notice}", style="yellow")

@@ -41,6 +41,8 @@ def shared_correlation(
         return 0.0
     left, right = ((part - part.mean()) / part.std() for part in sums)
     correlation = min(float((left * right).mean()), 1 - 1e-9)
+    if correlation <= 0:
+        return 0.0
     shown = math.tanh(math.atanh(correlation) - NORMAL_POINT / math.sqrt(_BLOCKS - 3))
     # Thirty requests beyond a p99 that are the same in both runs do not show that all would be (rule of three).
     few = min(_participation(values[mask]) for values, mask in zip(deviations, chosen, strict=True))

@@ -18,8 +18,8 @@ from surgeproof.slo.measured import Mask, Measured
 from surgeproof.slo.rules import PER_GPU, WHEN, Selector
 
 _BLOCKS = 16
-_LONGEST_FILL = 0.25
-"""At most this share of a load is left out where no warm-up was asked for."""
+_MAX_TRANSIENT = 0.25
+"""At most this share of a load is left out as its initial transient, where no warm-up was asked for."""
 
 
 class LoadWindow(msgspec.Struct, frozen=True):
@@ -73,7 +73,7 @@ def _window(measured: Measured, run: Mask, load: Mask, *, named: bool) -> LoadWi
         return LoadWindow(start, last, run, warmed_up=False, whole=True) if last > start else None
     warmed_up = not named and bool((run & _same_steps(measured, load) & measured.sent & ~measured.main).any())
     if not warmed_up and len(took_s):
-        start += min(float(np.quantile(took_s, 0.95)), _LONGEST_FILL * (end - start))
+        start += min(float(np.quantile(took_s, 0.95)), _MAX_TRANSIENT * (end - start))
     return LoadWindow(start, end, run, warmed_up, whole=False)
 
 

@@ -61,6 +61,12 @@ def client_line(summary: Summary) -> str | None:
     return f"TTFT p99 {p99:.1f} ms, of which at most {error:.2f} ms is the client's own delay"
 
 
+def figure_lines(summary: Summary) -> list[str]:
+    """Counts, rates, and the client's own delay, a line each."""
+    lines = (counts_line(summary), rates_line(summary), client_line(summary))
+    return [line for line in lines if line]
+
+
 STEPS = ("users", "requests", "failed", "requests/s", "output tokens/s", "in flight", "ttft p50", "ttft p99",
          "tpot p50", "tpot p99", "e2e p50", "e2e p99")  # fmt: skip
 """Columns of a ladder's table; latencies in ms."""

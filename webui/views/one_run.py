@@ -9,11 +9,9 @@ from surgeproof.slo.wording import (
     STEPS,
     board_row,
     cap_line,
-    client_line,
-    counts_line,
+    figure_lines,
     latency_title,
     notices,
-    rates_line,
     step_rows,
     when,
 )
@@ -43,10 +41,8 @@ for check in audit.breaches:
     st.warning(f"The client is not trustworthy: {check.remedy}")
 if line := cap_line(audit):
     st.warning(line)
-st.write(counts_line(summary))
-for line in (rates_line(summary), client_line(summary)):
-    if line:
-        st.write(line)
+for line in figure_lines(summary):
+    st.write(line)
 for notice in notices(summary):
     st.warning(notice)
 

@@ -242,3 +242,21 @@ def test_a_transfer_coding_is_told_as_a_content_coding() -> None:
 def test_repeated_fields_are_joined() -> None:
     _, reader, _ = fed(b"HTTP/1.1 200 OK\r\nServer-Timing: a\r\nserver-timing: b\r\nContent-Length: 0\r\n\r\n")
     assert reader.server_timing == "a, b"
+
+
+@pytest.mark.parametrize(
+    ("head", "body"),
+    [
+        (b"Content-Length: 99\r\nTransfer-Encoding: chunked\r\n\r\n", b"e\r\ndata: [DONE]\n\n\r\n0\r\n\r\n"),
+        (b"Content-Length: 14\n\n", OK_BODY),
+        (b"Transfer-Encoding: chunked\r\n\r\n", b"e  \r\ndata: [DONE]\n\n\r\n0\r\n\r\n"),
+    ],
+    ids=["length beside chunks", "line ends without CR", "blanks after a size"],
+)
+def test_framing_that_gateways_send_and_clients_accept(head: bytes, body: bytes) -> None:
+    end = b"\r\n" if b"\r" in head else b"\n"
+    reply = end.join((b"HTTP/1.1 200 OK", b"Content-Type: text/event-stream", head)) + body
+    held, reader = HttpReply(), StreamReader()
+    held.begin(reader)
+    assert held.feed(reply, START_NS) is Action.KEEP
+    assert reader.saw_done

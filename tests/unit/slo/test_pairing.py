@@ -57,6 +57,13 @@ def test_runs_that_share_nothing_gain_nothing() -> None:
     assert np.mean(np.array(found) > 0) == pytest.approx(0.05, abs=0.045)
 
 
+def test_runs_that_are_opposite_share_nothing() -> None:
+    everything = np.ones(1000, dtype=np.bool_)
+    values = np.random.default_rng(1).standard_normal(1000)
+    run = measured([1.0] * 1000)
+    assert shared_correlation(run, run, (values, -values), (everything, everything)) == 0.0
+
+
 def test_requests_are_paired_by_their_place_in_the_plan() -> None:
     """The same values in another order are the same requests; a cyclic shift by a fifth of the plan is not."""
     values = np.repeat(np.random.default_rng(1).standard_normal(50), 20)
