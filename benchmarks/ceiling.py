@@ -27,10 +27,11 @@ def measure_ceiling(report: Callable[[str], None]) -> Ceiling:
     """
     errors, events_per_s = [], 0.0
     with tempfile.TemporaryDirectory() as name:
-        program = build(Path(name))
+        programs = Path(name)
+        build(programs)
         for rate in _RATES:
             for _ in range(_TRIES):
-                result = measure(program, open_loop(rate, _SECONDS))
+                result = measure(programs, open_loop(rate, _SECONDS))
                 if not result["breaches"]:
                     break
             error = result["ttft_error_ms"]
@@ -43,7 +44,7 @@ def measure_ceiling(report: Callable[[str], None]) -> Ceiling:
                 break
             errors.append(StampError(rate, error["p50"], error["p99"]))
             events_per_s = float(result["events_per_s"])
-        requests = measure(program, closed_loop(64, _SECONDS, tokens=1))
+        requests = measure(programs, closed_loop(64, _SECONDS, tokens=1))
     if not errors:
         raise UsageError("the client's audit fails at the lowest load already: end other programs and try again")
     report(f"ceiling of one process: {events_per_s:.0f} events/s, {requests['requests_per_s']:.0f} requests/s")

@@ -80,4 +80,12 @@ def print_estimates(rows: Sequence[EstimateRow]) -> None:
         values = (row.sm_counted, row.dram_counted) if counted else ()
         cells = [f"{value:.1f}" if isinstance(value, float) else "–" for value in values]
         table.add_row(row.label, *shares, row.limit, *cells)
-    new_console().print(table)
+    console = new_console()
+    console.print(table)
+    for reason in dict.fromkeys(row.outside_fit for row in rows if isinstance(row.outside_fit, str)):
+        console.print(f"Uncalibrated: {reason}; the intervals do not hold there", style="yellow", highlight=False)
+    if rows and rows[-1].calibrated is False:
+        console.print(
+            "The work of an ideal engine: one that pads, copies or computes twice is busier than this "
+            "(--calibrate, on a run with --gpu-agent, finds by how much)", highlight=False,
+        )  # fmt: skip

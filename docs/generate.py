@@ -62,18 +62,21 @@ def table_of(name: str) -> str:
         ),
         "",
         (
-            "| load | events/s | CPU, us per event | first-token error p50 / p99, ms | outside its bounds "
-            "| send lag p99, ms | audit |"
+            "| load | events/s (of C) | CPU, us per event (of C) | first-token error p50 / p99, ms (p99 of C) "
+            "| outside its bounds | send lag p99, ms (of C) | audit |"
         ),
         "|---|---|---|---|---|---|---|",
     ]
     for case, figures in report["cases"].items():
         error, lag = figures["ttft_error_ms"], figures["send_lag_ms"]
+        c_client, ratio = figures["c_client"], figures["ratio_to_c"]
         audit = ", ".join(f"`{name}`" for name in figures["breaches"]) or "passed"
         lines.append(
-            f"| {case} | {figures['events_per_s']:,} | {figures['cpu_s_per_million_events']:.1f} "
-            f"| {error['p50']:.2f} / {error['p99']:.2f} | {figures['ttft_outside_bounds']:.2%} "
-            f"| {lag['p99']:.2f} | {audit} |"
+            f"| {case} | {figures['events_per_s']:,} ({ratio['events_per_s']:.2f}) "
+            f"| {figures['cpu_s_per_million_events']:.1f} ({ratio['cpu_s_per_million_events']:.2f}) "
+            f"| {error['p50']:.2f} / {error['p99']:.2f} ({c_client['ttft_error_ms']['p99']:.2f}) "
+            f"| {figures['ttft_outside_bounds']:.2%} "
+            f"| {lag['p99']:.2f} ({c_client['send_lag_ms']['p99']:.2f}) | {audit} |"
         )
     return "\n".join(lines)
 

@@ -106,14 +106,15 @@ class Sampler:
 
     def collect(self) -> Iterator[Metric]:
         """The newest samples as a Prometheus collector; a field that a GPU does not report has no line."""
-        names = {str(facts.uuid): facts.name or "" for facts in (self.gpus.facts() if self.gpus else ())}
+        known = self.gpus.facts() if self.gpus else ()
+        labels = {facts.uuid: (str(place), facts.uuid, facts.name or "") for place, facts in enumerate(known)}
         latest = self.latest()
         for metric, field, factor, text in _METRICS:
             values = [(sample.gpu, getattr(sample, field)) for sample in latest]
-            family = GaugeMetricFamily(metric, text, labels=("UUID", "modelName"))
+            family = GaugeMetricFamily(metric, text, labels=("gpu", "UUID", "modelName"))
             for gpu, value in values:
                 if value is not None:
-                    family.add_metric((gpu, names.get(gpu, "")), value * factor)
+                    family.add_metric(labels[gpu], value * factor)
             if family.samples:
                 yield family
 

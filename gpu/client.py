@@ -39,6 +39,7 @@ class AgentClient:
         self.restarts = 0
         self.failures = 0
         self.facts: dict[str, GpuFacts] = {}
+        self.reason: str | None = None
 
     def open(self) -> None:
         """Connect to the agent; samples from now on count.
@@ -88,6 +89,7 @@ class AgentClient:
         result = self._get("/gpus")
         self._instance = str(result["instance"])
         self.facts |= {facts.uuid: facts for facts in msgspec.convert(result["gpus"], list[GpuFacts])}
+        self.reason = result.get("reason")
         exchanges = []
         for _ in range(_EXCHANGES):
             asked = self._now_ns()
@@ -138,6 +140,7 @@ class GpuCollector:
             AgentReport(
                 url=agent.url,
                 gpus=tuple(agent.facts.values()),
+                reason=agent.reason,
                 clock_ahead_ns=agent.offset.ahead_ns,
                 clock_uncertainty_ns=agent.offset.uncertainty_ns,
                 samples_lost=agent.lost,

@@ -12,12 +12,19 @@ from surgeproof.records import GpuFacts, GpuSample
 Floats = npt.NDArray[np.float64]
 
 _BUSY_PCT = 50.0
+_FULL_PCT = 75.0
+_GAPLESS_PCT = 85.0
+"""NVML's share of time with a kernel while requests are in flight: engines with lean loops reach 93 to 99."""
 _THROTTLED_SHARE = 0.05
 _MIN_SAMPLES = 10
 _LEAK_WATCH_NS = 300_000_000_000
 _STAGE_NS = 60_000_000_000
 _OTHER_LENGTH = 1.5
 _T_95 = 1.96
+
+
+Spans = tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]
+"""Starts and ends."""
 
 
 class Stage(NamedTuple):
@@ -61,6 +68,7 @@ def diagnose(
     output_tokens: float,
     span_s: float,
     stages: Sequence[Stage] = (),
+    in_flight: Spans | None = None,
 ) -> list[str]:
     """Sentences about each GPU and about all.
 
@@ -70,6 +78,7 @@ def diagnose(
         output_tokens: of answered requests, in all.
         span_s: length of the run.
         stages: stretches in which growing memory is looked for apart; none for the run as a whole.
+        in_flight: when each request was sent and when it ended, on the run's clock.
     """
     results = []
     by_gpu: dict[str, list[GpuSample]] = {}
@@ -77,7 +86,8 @@ def diagnose(
         by_gpu.setdefault(sample.gpu, []).append(sample)
     for number, (gpu, own) in enumerate(sorted(by_gpu.items())):
         name = f"GPU {number} ({(facts[gpu].name if gpu in facts else None) or gpu})"
-        results += [f"{name}: {line}" for line in _of_one(facts.get(gpu), own, stages)]
+        lines = [*_of_one(facts.get(gpu), own, stages), *(_host_gaps(own, in_flight) if in_flight else ())]
+        results += [f"{name}: {line}" for line in lines]
     results += _of_all(by_gpu, output_tokens, span_s)
     return results
 
@@ -131,8 +141,20 @@ def _numa(facts: GpuFacts | None) -> list[str]:
     return [f"on NUMA node {facts.numa_node}, its process on node {facts.cpu_numa_node}"]
 
 
+def _host_gaps(samples: Sequence[GpuSample], in_flight: Spans) -> list[str]:
+    """Time without a kernel although requests were in flight: the engine's own work between steps."""
+    at_ns = np.array([sample.at_ns for sample in samples], dtype=np.int64)
+    begun, ended = (np.searchsorted(np.sort(times), at_ns, side="right") for times in in_flight)
+    loaded = [sample for sample, waiting in zip(samples, begun > ended, strict=True) if waiting]
+    active = values(loaded, "time_active_pct")
+    if len(active) < _MIN_SAMPLES or active.mean() >= _GAPLESS_PCT:
+        return []
+    gaps = f"no kernel ran in {100 - active.mean():.0f} % of the time in which requests were in flight"
+    return [f"{gaps}: the engine's host side (scheduling, sampling, tokenizer) is the limit, not the GPU"]
+
+
 def _room(samples: Sequence[GpuSample]) -> list[str]:
-    """NVML utilisation beside SM utilisation: how much headroom is left."""
+    """NVML utilisation beside SM utilisation: whether a GPU that never rests is full."""
     active, busy = values(samples, "time_active_pct"), values(samples, "sm_pct")
     if len(active) < _MIN_SAMPLES or len(busy) < _MIN_SAMPLES:
         return []
@@ -141,8 +163,9 @@ def _room(samples: Sequence[GpuSample]) -> list[str]:
     if fullest <= 0 or active.mean() < _BUSY_PCT:
         return []
     usage = f"a kernel ran {active.mean():.0f} % of the time, SMs were {busy.mean():.0f} % busy"
-    room = 100 / fullest
-    return [f"{usage}: room for about {room:.1f} times the batch" if room > 1.3 else f"{usage}: it is nearly full"]
+    memory = f", its memory {dram.mean():.0f} %" if len(dram) else ""
+    # How much more it carries cannot be told from shares: throughput saturates at 50 to 75 % of them (docs/gpu.md).
+    return [f"{usage}{memory}: {'it is nearly full' if fullest >= _FULL_PCT else 'it is not full'}"]
 
 
 def _leak(samples: Sequence[GpuSample]) -> list[str]:

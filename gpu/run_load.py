@@ -5,6 +5,7 @@ last. How long a step takes is the median time per token of the sequences in fli
 steps is time over that; the batch is how many sequences decode at once.
 """
 
+import itertools
 from typing import NamedTuple
 
 import numpy as np
@@ -43,7 +44,8 @@ class Load(NamedTuple):
 def load_windows(columns: RecordColumns, window_s: float) -> list[Load]:
     """The load of equal windows, those without any request in flight included.
 
-    Requests that failed after their first token count as far as they came: the engine worked for them too.
+    The last one ends with the last token, and is joined to the one before it where it would be short. Requests that
+    failed after their first token count as far as they came: the engine worked for them too.
     """
     streamed = columns.chosen(columns.has("first_token_at_ns") & columns.has("last_token_at_ns"))
     if len(streamed) == 0:
@@ -65,8 +67,9 @@ def load_windows(columns: RecordColumns, window_s: float) -> list[Load]:
     computed = np.maximum(inputs - np.nan_to_num(streamed.numbers("cached_tokens"), nan=0.0), 1.0)
     rate = (outputs - 1) / np.maximum(last - first, 1e-6)
     results = []
-    for number in range(int(np.ceil(max(float(last.max()), window_s) / window_s))):
-        start, end = number * window_s, (number + 1) * window_s
+    count = max(1, round(float(last.max()) / window_s))
+    edges = [*(window_s * number for number in range(count)), float(last.max())]
+    for start, end in itertools.pairwise(edges):
         overlap = np.maximum(np.minimum(last, end) - np.maximum(first, start), 0.0)
         tokens = overlap * rate
         decoding = overlap > 0
@@ -75,10 +78,11 @@ def load_windows(columns: RecordColumns, window_s: float) -> list[Load]:
         steps = seconds_decoding / step_s if step_s > 0 else 0.0
         # Half of an answer stands in the cache on average.
         context = float(((inputs + outputs / 2) * tokens).sum() / tokens.sum()) if tokens.sum() > 0 else 0.0
-        came = (first >= start) & (first < end)
+        # A first token is also the last one where an answer has no more.
+        came = (first >= start) & ((first < end) | (end == edges[-1]))
         results.append(
             Load(
-                start, window_s, _covered_s(sent, last, start, end) / window_s, steps,
+                start, end - start, _covered_s(sent, last, start, end) / (end - start), steps,
                 float(tokens.sum()) / steps if steps else 0.0, context, int(came.sum()), float(computed[came].sum()),
             )
         )  # fmt: skip

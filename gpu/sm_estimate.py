@@ -1,13 +1,15 @@
 """What a GPU's SMs, tensor cores and memory did, from what was asked of the model. Pure.
 
-    mb = bytes moved / (busy time x peak bandwidth)           mf = operations / (busy time x peak rate)
-    SM busy = busy x (1 - (1 - (mb/M)^b) (1 - t (mf/F)^d)) x (1 - g (1 - busy))
+    w = bytes of weights and activations / (busy time x peak bandwidth)
+    k = bytes of the KV cache / (busy time x peak bandwidth)
+    f = operations / (busy time x peak rate)
+    SM busy = busy x (1 - (1 - W w^a) (1 - K k^b) (1 - F f^c)) x (1 - g (1 - busy))
 
-Bytes are weights once a pass, the KV cache of the batch, and activations; operations are two a
-parameter and token, and attention. M and F are the shares of the peaks that kernels reach at best, so
-that the curve ends where a GPU is full whatever model it was fitted on; b, d, g and the activation
-factor were fitted on step counters of an H200. Intervals are 90 %: half widths come from models left out
-of the fit. NVML's `utilization.gpu` is the share of time in which any kernel ran, and no part of this.
+Weights are read once a pass, the cache for each sequence; operations are two a parameter and token, and
+attention. Kernels that read the cache keep SMs busier for each byte than those that read weights, so the two
+have curves of their own. The numbers were fitted on step counters of an H200 with nine dense models. Intervals
+are 90 %: half widths come from models left out of the fit. NVML's `utilization.gpu` is the share of time in
+which any kernel ran, and no part of this.
 """
 
 import msgspec
@@ -17,27 +19,33 @@ from surgeproof.gpu.datasheets import Gpu
 from surgeproof.gpu.model_shape import ModelShape
 from surgeproof.strict_json import JsonObject
 
-BEST_BANDWIDTH = 0.95
-BEST_COMPUTE = 0.65
-_TOP = 0.98
+FITTED_PARAMS = (0.4e9, 35e9)
+FITTED_HIDDEN = (1024, 5120)
+FITTED_GPU = "H200"
+_BEST_TENSOR = 0.84
+"""Share of the peak rate at which the tensor pipe's counter reads full."""
 
 
-class Fit(msgspec.Struct, frozen=True):
+class Fit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The fitted numbers; half widths of the intervals are shares at a busy share of 1.
 
     `decode_scale` and `prefill_scale` are how much more work an engine does than a lean one would; a calibration
-    finds them.
+    finds them. A stored fit of another curve has other fields, and is refused when it is read.
     """
 
-    bandwidth_power: float = 1.114
-    compute_power: float = 0.715
-    idle_loss: float = 0.066
-    activation_factor: float = 3.62
-    tensor_compute: float = 1.015
-    tensor_attention: float = 0.6
-    sm_half: float = 0.048
-    dram_half: float = 0.037
-    tensor_half: float = 0.093
+    weight_factor: float = 1.025
+    weight_power: float = 1.193
+    cache_factor: float = 1.13
+    cache_power: float = 0.624
+    compute_factor: float = 1.379
+    compute_power: float = 0.736
+    idle_loss: float = 0.108
+    activation_factor: float = 2.754
+    tensor_compute: float = 0.995
+    tensor_attention: float = 0.587
+    sm_half: float = 0.0585
+    dram_half: float = 0.0205
+    tensor_half: float = 0.106
     decode_scale: float = 1.0
     prefill_scale: float = 1.0
 
@@ -120,21 +128,43 @@ def estimate(
     fit = fit or Fit()
     busy = min(max(busy_share, 0.0), 1.0)
     busy_s = max(wall_s * busy, 1e-9)
-    moved = work.weight_bytes + work.kv_bytes + fit.activation_factor * work.activation_bytes
-    mb = moved / gpus / (busy_s * gpu.dram_bytes_per_s)
-    mf = (work.flops + work.attention_flops) / gpus / (busy_s * (gpu.flops_8 if fp8 else gpu.flops_16))
-    by_memory = min(mb / BEST_BANDWIDTH, 1.0) ** fit.bandwidth_power
-    by_compute = min(mf / BEST_COMPUTE, 1.0) ** fit.compute_power
-    sm = busy * (1 - (1 - by_memory) * (1 - _TOP * by_compute)) * (1 - fit.idle_loss * (1 - busy))
-    attention_share = work.kv_bytes / gpus / (busy_s * gpu.dram_bytes_per_s)
-    tensor = busy * min(fit.tensor_compute * mf / 0.84 + fit.tensor_attention * attention_share, 1.0)
-    limit = _limit(by_memory, by_compute, busy)
+    bytes_at_most = gpus * busy_s * gpu.dram_bytes_per_s
+    weights = (work.weight_bytes + fit.activation_factor * work.activation_bytes) / bytes_at_most
+    cache = work.kv_bytes / bytes_at_most
+    compute = (work.flops + work.attention_flops) / gpus / (busy_s * (gpu.flops_8 if fp8 else gpu.flops_16))
+    idle_of_memory = (1 - _curve(weights, fit.weight_factor, fit.weight_power)) * (
+        1 - _curve(cache, fit.cache_factor, fit.cache_power)
+    )
+    by_compute = _curve(compute, fit.compute_factor, fit.compute_power)
+    sm = busy * (1 - idle_of_memory * (1 - by_compute)) * (1 - fit.idle_loss * (1 - busy))
+    tensor = busy * min(fit.tensor_compute * compute / _BEST_TENSOR + fit.tensor_attention * cache, 1.0)
+    limit = _limit(1 - idle_of_memory, by_compute, busy)
     return Estimate(
         *_bounded(sm, fit.sm_half * busy),
-        *_bounded(busy * mb, fit.dram_half * busy),
+        *_bounded(busy * (weights + cache), fit.dram_half * busy),
         *_bounded(tensor, fit.tensor_half * busy),
         limit,
     )
+
+
+def outside_fit(shape: ModelShape, gpu: Gpu) -> str | None:
+    """Why the intervals do not hold for a model or GPU: it is none of those the estimate was fitted on."""
+    params = shape.dense_params + shape.experts * shape.expert_params
+    if gpu.name != FITTED_GPU:
+        return f"counters of a {gpu.name} were never compared with it"
+    if shape.experts:
+        return "mixtures of experts were never compared with it"
+    if shape.weight_bytes != 2 or shape.kv_bytes != 2:
+        return "weights or caches of other than 16 bits were never compared with it"
+    if not FITTED_PARAMS[0] <= params <= FITTED_PARAMS[1] or not FITTED_HIDDEN[0] <= shape.hidden <= FITTED_HIDDEN[1]:
+        return f"{params / 1e9:.2g} billion parameters, {shape.hidden} wide, are outside the fitted models (0.6 to 32)"
+    return None
+
+
+def _curve(share: float, factor: float, power: float) -> float:
+    """Share of SM time that a use of a share of a peak keeps busy."""
+    kept_busy: float = factor * min(share, 1.0) ** power
+    return min(kept_busy, 1.0)
 
 
 def _bounded(value: float, half: float) -> tuple[float, float, float]:
@@ -181,16 +211,21 @@ def estimate_steps(rows: list[JsonObject], gpu: Gpu, fit: Fit | None = None) -> 
     return results
 
 
-def _step_work(row: JsonObject) -> Work:
+def step_shape(row: JsonObject) -> ModelShape:
+    """The model of a measured step."""
     heads, hidden = int(row["heads"]), int(row["d"])
     dtype = {"bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "int8": 1.0, "fp32": 4.0}.get(str(row.get("dtype", "bf16")), 2.0)
     experts = int(row.get("experts") or 0)
-    shape = ModelShape(
+    return ModelShape(
         dense_params=float(row["params"]), layers=int(row["layers"]), hidden=hidden, heads=heads,
         kv_heads=int(row["kv_heads"]), head_dim=int(row.get("head_dim") or hidden // heads), ff=int(row["ff"]),
         vocab=int(row["vocab"]), expert_params=float(row.get("expert_params") or 0.0), experts=experts,
         experts_per_token=int(row.get("experts_per_token") or 0), weight_bytes=dtype,
     )  # fmt: skip
+
+
+def _step_work(row: JsonObject) -> Work:
+    shape = step_shape(row)
     batch, context, tag = float(row["batch"]), float(row["context"]), str(row["tag"])
     if tag.startswith("decode"):
         return decode_work(shape, batch, context)

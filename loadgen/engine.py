@@ -30,6 +30,8 @@ from surgeproof.outcomes import Outcome
 from surgeproof.records import StreamRecord
 
 _FLUSH_S = 0.5
+_FLUSH_RECORDS = 64
+"""Records in one batch: encoding and writing more would keep the event loop from its sockets for milliseconds."""
 _PREPARE_PAUSE_S = 0.01
 _DRAIN_POLL_S = 0.01
 
@@ -162,7 +164,7 @@ class Engine:
             self._health.close()
         if self._host_cpu is not None:
             self._host_cpu.close()
-        self._flush(ended=True)
+        self._flush_all()
         self._outbox.close()
         if self._timer is not None:
             self._timer.close()
@@ -189,16 +191,24 @@ class Engine:
         self._on_record(record)
 
     def _flush(self, *, ended: bool = False) -> None:
-        """Append the collected records to the spool."""
-        records, self._records = self._records, []
+        """Append the oldest records to the spool, a batch of them."""
+        records, self._records = self._records[:_FLUSH_RECORDS], self._records[_FLUSH_RECORDS:]
         health = self._health.take() if self._health else []
         if records or health or ended:
             self._outbox.append(Batch(self._worker, records, health, ended))
+
+    def _flush_all(self) -> None:
+        while len(self._records) > _FLUSH_RECORDS:
+            self._flush()
+        self._flush(ended=True)
 
     def _flush_regularly(self) -> None:
         while True:
             gevent.sleep(_FLUSH_S)
             self._flush()
+            while len(self._records) >= _FLUSH_RECORDS:
+                gevent.sleep(0)
+                self._flush()
 
     def _prepare_ahead(self, loop: OpenLoop) -> None:
         """Keep some requests ready, a little at a time, so that the event loop is never blocked for long."""

@@ -1,9 +1,10 @@
 """A worker's file of measurements: append-only, readable after a crash.
 
-A spool is a sequence of frames, each a batch of records and health samples. A frame that a crash
-cut short is recognised by its length or checksum and ends the reading; everything before it counts.
+A spool is a sequence of frames, each a batch of records and health samples. What is not a whole frame is
+recognised by its mark, length or checksum: at the end it may still be written, before other frames it is damage,
+which costs itself only.
 
-    frame = length (uint32) crc32 (uint32) payload (MessagePack of `Batch`), little-endian
+    frame = mark (4 bytes) length (uint32) crc32 (uint32) payload (MessagePack of `Batch`), little-endian
 """
 
 import struct
@@ -15,8 +16,10 @@ import msgspec
 
 from surgeproof.records import HealthSample, StreamRecord, WorkerFacts
 
-_HEAD = struct.Struct("<II")
+_MARK = b"\xf5SP\x02"
+_HEAD = struct.Struct("<4sII")
 SUFFIX = ".spool"
+_PORTION_BYTES = 8 << 20
 
 
 class Batch(msgspec.Struct, omit_defaults=True):
@@ -39,15 +42,24 @@ _decoder = msgspec.msgpack.Decoder(Batch)
 def encode_frame(batch: Batch) -> bytes:
     """One frame, ready to be appended or sent."""
     payload = _encoder.encode(batch)
-    return _HEAD.pack(len(payload), zlib.crc32(payload)) + payload
+    return _HEAD.pack(_MARK, len(payload), zlib.crc32(payload)) + payload
 
 
 def is_whole(frame: bytes) -> bool:
     """Whether bytes are exactly one frame, undamaged."""
-    if len(frame) < _HEAD.size:
-        return False
-    length, checksum = _HEAD.unpack_from(frame)
-    return bool(len(frame) == _HEAD.size + length and zlib.crc32(frame[_HEAD.size :]) == checksum)
+    return _frame_end(frame, 0) == len(frame)
+
+
+def _frame_end(data: bytes, start: int) -> int | None:
+    """Where the whole frame that begins at `start` ends; None if there is none."""
+    if len(data) < start + _HEAD.size:
+        return None
+    mark, length, checksum = _HEAD.unpack_from(data, start)
+    begin = start + _HEAD.size
+    end: int = begin + length
+    if mark != _MARK or end > len(data) or zlib.crc32(memoryview(data)[begin:end]) != checksum:
+        return None
+    return end
 
 
 class SpoolWriter:
@@ -71,26 +83,50 @@ class SpoolWriter:
 
 
 class SpoolReader:
-    """Reads the whole frames of a growing file; call `batches` again for what came since."""
+    """Reads the whole frames of a growing file, in portions that are confirmed once they are stored.
+
+    Attributes:
+        damaged_bytes: bytes between whole frames that are no frame.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._offset = 0
+        self._next_offset = 0
+        self._next_damaged = 0
+        self.damaged_bytes = 0
 
-    def batches(self) -> Iterator[Batch]:
-        """The batches that are complete now and were not returned before."""
+    def read(self) -> list[Batch]:
+        """The next batches, some megabytes of them; the same ones again until they are confirmed."""
         with self._path.open("rb") as file:
-            file.seek(self._offset)
+            size = _PORTION_BYTES
             while True:
-                head = file.read(_HEAD.size)
-                if len(head) < _HEAD.size:
+                file.seek(self._offset)
+                data = file.read(size)
+                batches = list(self._decoded(data))
+                if batches or len(data) < size:
+                    return batches
+                # One frame, or what is left of one, is longer than a portion.
+                size *= 4
+
+    def confirm(self) -> None:
+        """What `read` returned last is stored: go on after it."""
+        self._offset, self.damaged_bytes = self._next_offset, self.damaged_bytes + self._next_damaged
+        self._next_damaged = 0
+
+    def _decoded(self, data: bytes) -> Iterator[Batch]:
+        at = damaged = 0
+        self._next_offset, self._next_damaged = self._offset, 0
+        while True:
+            start = at
+            while (end := _frame_end(data, start)) is None:
+                start = data.find(_MARK, start + 1)
+                if start < 0:
                     return
-                length, checksum = _HEAD.unpack(head)
-                payload = file.read(length)
-                if len(payload) < length or zlib.crc32(payload) != checksum:
-                    return
-                self._offset += _HEAD.size + length
-                yield _decoder.decode(payload)
+            damaged += start - at
+            at = end
+            self._next_offset, self._next_damaged = self._offset + at, damaged
+            yield _decoder.decode(memoryview(data)[start + _HEAD.size : end])
 
 
 def spool_path(run_dir: Path, worker: int | None) -> Path:

@@ -5,6 +5,7 @@ even if its worker was lost.
 """
 
 import fcntl
+from itertools import chain
 from pathlib import Path
 from typing import IO
 
@@ -16,7 +17,7 @@ from surgeproof.loadgen.plan import Plan
 from surgeproof.loadgen.spec import RunSpec
 from surgeproof.loadgen.spool import SUFFIX, Batch, SpoolReader
 from surgeproof.loadgen.unsent import unsent_record
-from surgeproof.records import GpuFacts, StreamRecord, WorkerFacts
+from surgeproof.records import HealthSample, StreamRecord, WorkerFacts
 from surgeproof.results import Environment
 from surgeproof.runs.locust_process import remove_run_dir
 from surgeproof.slo.gaps import GapTally
@@ -69,26 +70,29 @@ class RunInProgress:
         self.store.add_gpu_samples(self.run_id, self.gpus.take())
         fresh: list[StreamRecord] = []
         for path in sorted(self.run_dir.glob(f"*{SUFFIX}")):
-            for batch in self._readers.setdefault(path, SpoolReader(path)).batches():
-                self._store(batch)
-                fresh += batch.records
+            reader = self._readers.setdefault(path, SpoolReader(path))
+            while batches := reader.read():
+                fresh += self._store(batches)
+                reader.confirm()
         return fresh
 
-    def _store(self, batch: Batch) -> None:
-        if self._recovered:
-            self.store.delete_unsent(self.run_id, [record.plan_index for record in batch.records])
-        self._gaps.add(batch.records)
-        self.store.add_records(self.run_id, self._without_excess(batch.records))
-        if batch.worker is not None:
-            self.store.add_health(self.run_id, batch.worker, batch.health)
-        self.workers |= {facts.worker: facts for facts in batch.facts}
-
-    def _without_excess(self, records: list[StreamRecord]) -> list[StreamRecord]:
-        """Times of single arrivals are stored up to a limit; their histograms always are."""
-        self._arrivals_stored += sum(record.token_events for record in records)
-        if self._arrivals_stored <= _MAX_ARRIVALS:
-            return records
-        return [msgspec.structs.replace(record, arrivals=None) for record in records]
+    def _store(self, batches: list[Batch]) -> list[StreamRecord]:
+        """Store batches wholly, or not at all: an error of the database leaves them to the next call."""
+        records = list(chain.from_iterable(batch.records for batch in batches))
+        health: dict[int, list[HealthSample]] = {}
+        for batch in batches:
+            if batch.worker is not None:
+                health.setdefault(batch.worker, []).extend(batch.health)
+        arrivals = self._arrivals_stored + sum(record.token_events for record in records)
+        kept = records
+        if arrivals > _MAX_ARRIVALS:
+            # Times of single arrivals are stored up to a limit; their histograms always are.
+            kept = [msgspec.structs.replace(record, arrivals=None) for record in records]
+        self.store.add_records(self.run_id, kept, health, instead_of_unsent=self._recovered)
+        self._arrivals_stored = arrivals
+        self._gaps.add(records)
+        self.workers |= {facts.worker: facts for batch in batches for facts in batch.facts}
+        return records
 
     def finish_collecting(self, unsent_reason: str) -> None:
         """Store the rest: the last batches, a record of each request that was never sent, the gaps."""
@@ -105,10 +109,6 @@ class RunInProgress:
         self._lock.close()
         if not self._recovered:
             remove_run_dir(self.run_dir)
-
-    def gpu_facts(self) -> dict[str, GpuFacts]:
-        """What the agents report of their GPUs, by UUID."""
-        return {uuid: facts for agent in self.gpus.agents for uuid, facts in agent.facts.items()}
 
     def environment(self) -> Environment:
         """The environment recorded at the start, plus workers and agents seen since."""

@@ -15,16 +15,30 @@ from msgspec import UNSET, UnsetType
 
 from surgeproof.columns import RecordColumns
 from surgeproof.errors import UsageError
-from surgeproof.gpu.counter_fit import Window, fit_to_counters, scaled_work
+from surgeproof.gpu.counter_fit import MIN_WINDOWS, Window, fit_to_counters, held_out_errors, scaled_work
 from surgeproof.gpu.datasheets import Gpu, gpu_named
 from surgeproof.gpu.diagnosis import values
 from surgeproof.gpu.model_shape import ModelShape, shape_from_config
 from surgeproof.gpu.run_load import Load, load_windows
-from surgeproof.gpu.sm_estimate import Estimate, Fit, Work, decode_work, estimate, estimate_steps, prefill_work
-from surgeproof.storage.queries import counter_fit, get_run, gpu_samples, run_columns
+from surgeproof.gpu.sm_estimate import (
+    Estimate,
+    Fit,
+    Work,
+    decode_work,
+    estimate,
+    estimate_steps,
+    outside_fit,
+    prefill_work,
+    step_shape,
+)
+from surgeproof.runs.stored import usable_gpu_samples
+from surgeproof.storage.queries import counter_fit, get_run, run_columns
 from surgeproof.storage.store import Store, open_engine
 
 _MAX_WINDOWS = 60
+_COVERED = 0.9
+_WORTH_IT = 0.9
+"""A calibration must leave at most this share of the error without one, on windows that it has not seen."""
 
 
 class EstimateRow(Estimate, frozen=True, kw_only=True):
@@ -32,11 +46,13 @@ class EstimateRow(Estimate, frozen=True, kw_only=True):
 
     Attributes:
         calibrated: whether a fit to counters was used; of the whole run only.
+        outside_fit: why the intervals do not hold for this model or GPU; of the whole run or a step.
         sm_counted, dram_counted: by the agent's counters, per cent; None without any.
     """
 
     label: str
     calibrated: bool | UnsetType = UNSET
+    outside_fit: str | UnsetType = UNSET
     sm_counted: float | UnsetType | None = UNSET
     dram_counted: float | UnsetType | None = UNSET
 
@@ -54,9 +70,16 @@ def estimate_steps_file(path: Path, gpu_name: str | None) -> list[EstimateRow]:
     name = gpu_name or (content.get("gpu") or {}).get("name") if isinstance(content, dict) else gpu_name
     if not name:
         raise UsageError(f"{path} names no GPU: give --gpu")
-    labels = [f"{row.get('model', '')} {row.get('tag', '')} batch {row.get('batch')}" for row in rows]
-    estimates = estimate_steps(rows, gpu_named(name))
-    return [_row(result, label=label) for label, result in zip(labels, estimates, strict=True)]
+    gpu = gpu_named(name)
+    results = estimate_steps(rows, gpu)
+    return [
+        _row(
+            result,
+            label=f"{row.get('model', '')} {row.get('tag', '')} batch {row.get('batch')}",
+            outside_fit=outside_fit(step_shape(row), gpu) or UNSET,
+        )
+        for row, result in zip(rows, results, strict=True)
+    ]
 
 
 def _row(result: Estimate, **more: Any) -> EstimateRow:
@@ -91,8 +114,8 @@ def estimate_run(db_url: str, run_id: int, target: EstimateTarget) -> list[Estim
         UsageError: there is no such run, or nothing in it to estimate from.
     """
     engine = open_engine(db_url, create=False)
-    stored = counter_fit(engine, target.gpu.name, get_run(engine, run_id).model)
-    fit = msgspec.json.decode(stored, type=Fit) if stored else Fit()
+    stored = _stored_fit(engine, target.gpu.name, get_run(engine, run_id).model)
+    fit = stored or Fit()
     windows = _windows(engine, run_id, target.shape)
     rows: list[EstimateRow] = []
     total, busy_s = Work(), 0.0
@@ -100,22 +123,35 @@ def estimate_run(db_url: str, run_id: int, target: EstimateTarget) -> list[Estim
         work = scaled_work(window.decode, window.prefill, fit)
         total, busy_s = total.plus(work), busy_s + window.busy_share * window.length_s
         result = estimate(work, target.gpu, window.length_s, window.busy_share, fit=fit, gpus=target.gpus)
-        label = f"{len(rows) * window.length_s:.0f} s"
+        label = f"{sum(window.length_s for window in windows[: len(rows)]):.0f} s"
         counted = {"sm_counted": _known(window.sm_pct), "dram_counted": _known(window.dram_pct)}
         rows.append(_row(result, label=label, **counted))
     length_s = sum(window.length_s for window in windows)
     whole = estimate(total, target.gpu, length_s, busy_s / length_s, fit=fit, gpus=target.gpus)
     means = {
-        "sm_counted": _mean([row.sm_counted for row in rows]),
-        "dram_counted": _mean([row.dram_counted for row in rows]),
+        "sm_counted": _mean([window.sm_pct for window in windows], windows),
+        "dram_counted": _mean([window.dram_pct for window in windows], windows),
     }
-    return [*rows, _row(whole, label="whole run", calibrated=stored is not None, **means)]
+    outside = outside_fit(target.shape, target.gpu) if stored is None else None
+    return [*rows, _row(whole, label="whole run", calibrated=stored is not None, outside_fit=outside or UNSET, **means)]
 
 
-def _mean(values: Sequence[float | UnsetType | None]) -> float | UnsetType:
-    """The mean where every window has a value."""
-    known = [value for value in values if isinstance(value, float)]
-    return round(float(np.mean(known)), 2) if len(known) == len(values) else UNSET
+def _stored_fit(engine: Any, gpu: str, model: str) -> Fit | None:
+    """The calibration for a GPU and model, unless it is of another version's curve."""
+    stored = counter_fit(engine, gpu, model)
+    try:
+        return msgspec.json.decode(stored, type=Fit) if stored else None
+    except msgspec.ValidationError:
+        return None
+
+
+def _mean(values: Sequence[float], windows: Sequence[Window]) -> float | UnsetType:
+    """The mean over time, where the counters cover nearly all of it."""
+    shares, lengths = np.array(values), np.array([window.length_s for window in windows])
+    known = ~np.isnan(shares)
+    if lengths[known].sum() < _COVERED * lengths.sum():
+        return UNSET
+    return round(float(np.average(shares[known], weights=lengths[known])), 2)
 
 
 def _known(value: float) -> float | None:
@@ -126,7 +162,7 @@ def fit_estimator(db_url: str, run_ids: Sequence[int], target: EstimateTarget) -
     """Fit the estimator to the counters of runs that had an agent, and store the fit for their GPU and model.
 
     Raises:
-        UsageError: a run has no counters, or they are too few.
+        UsageError: a run has no counters, they are too few, or the fit would be no better than none.
     """
     store = Store(db_url)
     models = {get_run(store.engine, run_id).model for run_id in run_ids}
@@ -138,9 +174,15 @@ def fit_estimator(db_url: str, run_ids: Sequence[int], target: EstimateTarget) -
         for window in _windows(store.engine, run_id, target.shape)
         if not (np.isnan(window.sm_pct) or np.isnan(window.dram_pct))
     ]
-    fit = fit_to_counters(windows, target.gpu, gpus=target.gpus)
-    if fit is None:
+    if len(windows) < MIN_WINDOWS:
         raise UsageError("these runs have too few windows with SM and DRAM counters: repeat with --gpu-agent, longer")
+    before, after = held_out_errors(windows, target.gpu, gpus=target.gpus)
+    if after > _WORTH_IT * before:
+        raise UsageError(
+            f"a calibration is not worth it: on windows that it was not fitted to it is {after:.1f} points off on "
+            f"average, the estimate without one {before:.1f}; nothing was stored"
+        )
+    fit = fit_to_counters(windows, target.gpu, gpus=target.gpus)
     store.save_counter_fit(target.gpu.name, models.pop(), msgspec.json.encode(fit).decode())
     return fit
 
@@ -152,13 +194,16 @@ def _windows(engine: Any, run_id: int, shape: ModelShape) -> list[Window]:
     if not loads:
         raise UsageError(f"run {run_id} has no answered request to estimate from")
     origin = int(columns.integers("intended_at_ns").min())
-    samples = gpu_samples(engine, run_id)
+    samples = usable_gpu_samples(engine, run_id)
     at_s = np.array([(sample.at_ns - origin) / 1e9 for sample in samples])
+    usual_s = float(np.median(np.diff(np.unique(at_s)))) if len(at_s) > 2 else 0.0
     results = []
     for load in loads:
-        inside = np.flatnonzero((at_s >= load.start_s) & (at_s < load.start_s + load.length_s)) if len(at_s) else ()
+        inside = np.flatnonzero((at_s > load.start_s) & (at_s <= load.start_s + load.length_s))
         counted = [values([samples[i] for i in inside], field) for field in ("sm_pct", "dram_pct")]
-        sm, dram = (float(column.mean()) if len(column) else float("nan") for column in counted)
+        # A sample is about the time since the one before it: too few of them are about a part of the window only.
+        covered = len(np.unique(at_s[inside])) * usual_s >= _COVERED * load.length_s
+        sm, dram = (float(column.mean()) if covered and len(column) else float("nan") for column in counted)
         results.append(Window(*_work(shape, load), load.length_s, load.busy_share, sm, dram))
     return results
 

@@ -12,13 +12,13 @@ from surgeproof.records import RunState
 from surgeproof.results import Audit, Run, RunEnd, RunResult, Summary
 from surgeproof.runs.collect import RunInProgress
 from surgeproof.runs.gpu_summary import gpu_summary
-from surgeproof.runs.stored import ended_run, measured_run, same_load
+from surgeproof.runs.stored import ended_run, measured_run, same_load, usable_gpu_samples
 from surgeproof.slo.burn import budgets
 from surgeproof.slo.measured import Measured
 from surgeproof.slo.rules import parse_objectives
 from surgeproof.slo.summary import summarise
 from surgeproof.slo.verdict import judge, overall
-from surgeproof.storage.queries import gpu_samples, health_samples
+from surgeproof.storage.queries import health_samples
 from surgeproof.storage.store import open_engine
 
 
@@ -67,8 +67,9 @@ def complete_run(run: RunInProgress, state: RunState, exit_code: int | None = No
 def _summary(run: RunInProgress, measured: Measured) -> Summary:
     scenario = run.spec.scenario
     summary = structs.replace(summarise(measured, scenario.goodput), budgets=tuple(budgets(measured, run.objectives)))
-    if samples := gpu_samples(run.store.engine, run.run_id):
-        summary = structs.replace(summary, gpus=gpu_summary(measured, samples, run.gpu_facts()))
+    reports, samples = run.gpus.report(), usable_gpu_samples(run.store.engine, run.run_id)
+    if reports or samples:
+        summary = structs.replace(summary, gpus=gpu_summary(measured, samples, reports))
     if not scenario.closed_loop:
         lines = dispatch_lines(run.plan, measured.columns, run.objectives.tightest_ms)
         summary = structs.replace(summary, dispatch=tuple(lines))

@@ -5,6 +5,8 @@ from typing import Any
 from msgspec import structs
 
 from surgeproof.errors import UsageError
+from surgeproof.gpu.glitches import without_glitches
+from surgeproof.records import GpuSample
 from surgeproof.results import Run
 from surgeproof.scenario import LoadConfig
 from surgeproof.slo.gaps import Gaps
@@ -20,11 +22,16 @@ def measured_run(engine: Any, run_id: int, objectives: Objectives | None = None)
         run_columns(engine, run_id),
         Gaps(gap_rows(engine, run_id)),
         arrivals_of(engine, run_id) if objectives and objectives.need_arrivals else None,
-        gpu_samples(engine, run_id),
+        usable_gpu_samples(engine, run_id),
         closed_loop=run.scenario.closed_loop,
         cap=None if run.scenario.closed_loop else run.scenario.load.max_concurrency,
         left_out=run.plan.left_out if run.plan else 0.0,
     )
+
+
+def usable_gpu_samples(engine: Any, run_id: int) -> list[GpuSample]:
+    """Samples of GPUs beside a run, in order of time, without impossible values."""
+    return without_glitches(gpu_samples(engine, run_id))
 
 
 def ended_run(engine: Any, run_id: int) -> Run:

@@ -19,7 +19,7 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from surgeproof.columns import RecordColumns
 from surgeproof.errors import ConfigError, StoreError, UsageError
 from surgeproof.outcomes import Outcome
-from surgeproof.records import GpuSample, RunState, StreamRecord
+from surgeproof.records import GpuSample, HealthSample, RunState, StreamRecord
 from surgeproof.results import NewRun, PlanFacts, RuleVerdict, RunEnd
 from surgeproof.storage import tables
 from surgeproof.storage.database_url import sqlite_path
@@ -95,39 +95,44 @@ class Store:
         with self._writing() as connection:
             connection.execute(sa.insert(tables.plans).values(values))
 
-    def add_records(self, run_id: int, batch: Sequence[StreamRecord]) -> None:
-        """Add records, as rows for people and as columns for statistics; those already stored stay."""
-        if not batch:
-            return
-        chunk = sa.insert(tables.record_chunks).values(run_id=run_id, packed=RecordColumns.of_records(batch).packed())
-        with self._writing() as connection:
-            if self.engine.dialect.name == "sqlite":
-                # SQLAlchemy would walk every value of every row; the driver takes them as they are.
-                connection.exec_driver_sql(_INSERT_RECORD, [_values(run_id, record) for record in batch])
-            else:
-                rows = [dict(zip(_KEYS, _values(run_id, record), strict=True)) for record in batch]
-                connection.execute(postgresql.insert(tables.records).on_conflict_do_nothing(), rows)
-            connection.execute(chunk)
+    def add_records(
+        self,
+        run_id: int,
+        records: Sequence[StreamRecord],
+        health: Mapping[int, Sequence[HealthSample]] | None = None,
+        *,
+        instead_of_unsent: bool = False,
+    ) -> None:
+        """Add records, as rows for people and as columns for statistics: all or none; those stored already stay.
 
-    def delete_unsent(self, run_id: int, indexes: Sequence[int]) -> None:
-        """Make room for records of requests that were recorded as not sent while their worker was unreachable."""
-        record = tables.records.c
+        Args:
+            run_id: their run.
+            records: the records.
+            health: samples by worker.
+            instead_of_unsent: these requests were recorded as not sent while their worker was unreachable.
+        """
         with self._writing() as connection:
-            for start in range(0, len(indexes), 500):
-                some = record.plan_index.in_(indexes[start : start + 500])
-                unsent = (record.run_id == run_id) & (record.outcome == Outcome.NOT_SENT)
-                connection.execute(sa.delete(tables.records).where(unsent & some))
+            if instead_of_unsent:
+                _delete_unsent(connection, run_id, [record.plan_index for record in records])
+            if records:
+                self._insert_records(connection, run_id, records)
+            rows = [
+                {"run_id": run_id, "worker": worker} | {name: getattr(sample, name) for name in _HEALTH_COLUMNS}
+                for worker, samples in (health or {}).items()
+                for sample in samples
+            ]
+            if rows:
+                connection.execute(self._dialect.insert(tables.health).on_conflict_do_nothing(), rows)
 
-    def add_health(self, run_id: int, worker: int, samples: Iterable[Any]) -> None:
-        """Add health samples of one worker."""
-        rows = [
-            {"run_id": run_id, "worker": worker} | {name: getattr(sample, name) for name in _HEALTH_COLUMNS}
-            for sample in samples
-        ]
-        if rows:
-            statement = self._dialect.insert(tables.health).on_conflict_do_nothing()
-            with self._writing() as connection:
-                connection.execute(statement, rows)
+    def _insert_records(self, connection: sa.Connection, run_id: int, records: Sequence[StreamRecord]) -> None:
+        if self.engine.dialect.name == "sqlite":
+            # SQLAlchemy would walk every value of every row; the driver takes them as they are.
+            connection.exec_driver_sql(_INSERT_RECORD, [_values(run_id, record) for record in records])
+        else:
+            rows = [dict(zip(_KEYS, _values(run_id, record), strict=True)) for record in records]
+            connection.execute(postgresql.insert(tables.records).on_conflict_do_nothing(), rows)
+        packed = RecordColumns.of_records(records).packed()
+        connection.execute(sa.insert(tables.record_chunks).values(run_id=run_id, packed=packed))
 
     def add_gpu_samples(self, run_id: int, samples: Sequence[GpuSample]) -> None:
         """Add samples of GPUs; those already stored stay."""
@@ -253,6 +258,14 @@ def translated_errors(action: str, engine: sa.Engine) -> Iterator[None]:
         cause = exc.orig if isinstance(exc, DBAPIError) else exc
         name = engine.url.render_as_string(hide_password=True)
         raise StoreError(f"cannot {action} database {name}: {' '.join(str(cause).split())}") from exc
+
+
+def _delete_unsent(connection: sa.Connection, run_id: int, indexes: Sequence[int]) -> None:
+    record = tables.records.c
+    for start in range(0, len(indexes), 500):
+        some = record.plan_index.in_(indexes[start : start + 500])
+        unsent = (record.run_id == run_id) & (record.outcome == Outcome.NOT_SENT)
+        connection.execute(sa.delete(tables.records).where(unsent & some))
 
 
 _HEALTH_COLUMNS = [c.name for c in tables.health.columns if c.name not in ("run_id", "worker")]

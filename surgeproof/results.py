@@ -304,10 +304,11 @@ class Host(Struct, frozen=True):
 
 
 class AgentReport(Struct, frozen=True, kw_only=True):
-    """Statistics of the collection from one GPU agent."""
+    """Statistics of the collection from one GPU agent; `reason` is why it has no GPU."""
 
     url: str
     gpus: tuple[GpuFacts, ...] = ()
+    reason: str | None = None
     clock_ahead_ns: int = 0
     clock_uncertainty_ns: int = 0
     samples_lost: int = 0

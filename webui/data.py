@@ -11,10 +11,11 @@ from surgeproof.errors import SurgeproofError
 from surgeproof.records import NS_PER_S
 from surgeproof.results import Run, RunHead
 from surgeproof.runs.review import Comparison, compare_runs
+from surgeproof.runs.stored import usable_gpu_samples
 from surgeproof.slo.compare import Policy
 from surgeproof.slo.measured import Measured
 from surgeproof.storage.database_url import DEFAULT_DATABASE_URL
-from surgeproof.storage.queries import get_run, gpu_samples, list_runs, run_columns
+from surgeproof.storage.queries import get_run, list_runs, run_columns
 from surgeproof.storage.store import open_engine
 
 
@@ -85,7 +86,7 @@ def comparison(url: str, before: int, after: int) -> Comparison:
 @st.cache_data(ttl=10)
 def gpu_shares(url: str, run_id: int) -> pd.DataFrame:
     """One row a GPU, second and figure: means in per cent, seconds since the first planned request."""
-    samples = gpu_samples(engine(url), run_id)
+    samples = usable_gpu_samples(engine(url), run_id)
     columns = run_columns(engine(url), run_id)
     if not samples or not len(columns):
         return pd.DataFrame(columns=["gpu", "second", "figure", "percent"])

@@ -2,7 +2,10 @@
 
 import json
 import socket
+import threading
 from pathlib import Path
+
+import pytest
 
 from surgeproof.gpu.agent import Sampler
 from surgeproof.sandbox.sim_process import SimProcess
@@ -26,9 +29,9 @@ def test_a_run_collects_judges_and_estimates(sim: SimProcess, tmp_path: Path) ->
     assert verdicts["gpu_sm mean > 90%"] == "FAIL"
     assert rows(tmp_path / "surgeproof.db", "SELECT count(*) FROM gpu_samples")[0][0] >= 40
     assert run["summary"]["gpus"]["figures"]["GPU-A"]["sm_pct"]["mean"] == 40.0
-    assert any("room for about 2.5 times the batch" in line for line in run["summary"]["gpus"]["diagnosis"])
+    assert any("its memory 30 %: it is not full" in line for line in run["summary"]["gpus"]["diagnosis"])
     assert run["environment"]["gpu_agents"][0]["samples_lost"] == 0
-    assert "room for about 2.5 times the batch" in " ".join(
+    assert "SMs were 40 % busy, its memory 30 %: it is not full" in " ".join(
         surgeproof("runs", "show", "1", cwd=tmp_path).stdout.split()
     )
     # Samples lie on the run's own time axis.
@@ -40,6 +43,24 @@ def test_a_run_collects_judges_and_estimates(sim: SimProcess, tmp_path: Path) ->
     windows = json.loads(found.stdout)
     assert windows[-1]["label"] == "whole run"
     assert all(0 <= w["sm_low"] <= w["sm_pct"] <= w["sm_high"] <= 100 for w in windows)
+
+
+@pytest.mark.slow
+def test_agents_that_vanish_or_have_no_gpu_are_told(sim: SimProcess, tmp_path: Path) -> None:
+    blind = ServedAgent(Sampler(None, "GPU telemetry unavailable: no driver", 0.05))
+    agent = ServedAgent(Sampler(recorded(), None, 0.05)).__enter__()
+    with blind:
+        stopping = threading.Timer(6.0, agent.__exit__, (None, None, None))
+        stopping.start()
+        result = surgeproof(
+            "run", "--base-url", sim.base_url, "--request-rate", "5", "--duration", "14s", "--input-len", "20",
+            "--output-len", "5", "--gpu-agent", agent.url, "--gpu-agent", blind.url, cwd=tmp_path,
+        )  # fmt: skip
+        stopping.join()
+    told = " ".join(result.stdout.split())
+    assert f"GPU agent {blind.url} reports no GPU (GPU telemetry unavailable: no driver)" in told
+    assert f"GPU agent {agent.url}: no sample after" in told
+    assert "figures of its GPUs are of the other" in told
 
 
 def test_an_agent_that_is_away_is_told_before_anything_is_sent(sim: SimProcess, tmp_path: Path) -> None:

@@ -100,8 +100,8 @@ def test_prometheus_finds_dcgms_names_and_no_line_for_what_is_unknown() -> None:
     held = sampler()
     held.take()
     text = metrics_text(held)
-    assert 'DCGM_FI_DEV_GPU_UTIL{UUID="GPU-A",modelName="NVIDIA H200"} 100' in text
-    assert 'DCGM_FI_PROF_SM_ACTIVE{UUID="GPU-A",modelName="NVIDIA H200"} 0.4' in text
+    assert 'DCGM_FI_DEV_GPU_UTIL{UUID="GPU-A",gpu="0",modelName="NVIDIA H200"} 100' in text
+    assert 'DCGM_FI_PROF_SM_ACTIVE{UUID="GPU-A",gpu="0",modelName="NVIDIA H200"} 0.4' in text
     assert "DCGM_FI_DEV_GPU_TEMP" not in text
 
 

@@ -29,7 +29,7 @@ def filled(url: str, uid: str = "abc", started_at_ns: int = 1_800_000_000_000_00
     plan = Plan(np.zeros(3, dtype=PLAN_DTYPE))
     store.save_plan(run_id, plan.pack(), PlanFacts("d", 7, len(plan), 0.25))
     store.add_records(run_id, [record(i, warnings=("a",) if i % 2 else ()) for i in range(records)])
-    store.add_health(run_id, 0, [HealthSample(5, 0.5, 1, 2, 3, 4, 5)])
+    store.add_records(run_id, [], {0: [HealthSample(5, 0.5, 1, 2, 3, 4, 5)]})
     store.save_gaps(run_id, [("P0", 0, b"\x01\x02")])
     rate = msgspec.structs.replace(VERDICT, rule="requests_per_s > 1", metric="requests_per_s", attainment=None)
     store.finish_run(run_id, run_end(), [VERDICT, rate])

@@ -79,7 +79,7 @@ def test_a_plan_and_health_are_kept(url: str) -> None:
     run_id = store.create_run(RUN)
     plan = Plan(np.zeros(3, dtype=PLAN_DTYPE))
     store.save_plan(run_id, plan.pack(), PlanFacts("d", 7, len(plan), 0.25))
-    store.add_health(run_id, 2, [HealthSample(5, 0.5, 1, 2, 3, 4, 5)])
+    store.add_records(run_id, [], {2: [HealthSample(5, 0.5, 1, 2, 3, 4, 5)]})
     held = packed_plan(store.engine, run_id)
     assert held is not None
     assert (Plan.unpack(held).rows == plan.rows).all()
@@ -141,7 +141,6 @@ def test_a_record_that_arrives_late_takes_the_place_of_one_not_sent(url: str) ->
     store = Store(url)
     run_id = store.create_run(RUN)
     store.add_records(run_id, [record(0, outcome="not_sent", first_token_at_ns=None), record(1)])
-    store.delete_unsent(run_id, [0, 1])
-    store.add_records(run_id, [record(0), record(1, outcome="not_sent")])
+    store.add_records(run_id, [record(0), record(1, outcome="not_sent")], instead_of_unsent=True)
     assert record_columns(store.engine, run_id, ("outcome",))["outcome"] == ["ok", "ok"]
     assert run_columns(store.engine, run_id).texts("outcome").counts() == {"ok": 2}

@@ -21,11 +21,22 @@ def moments(count: int = 100, **changes: Any) -> list[GpuSample]:
 
 
 def test_a_full_looking_gpu_is_told_from_a_full_one() -> None:
-    """A kernel ran all the time, SMs were 40 % busy: two and a half times the batch would fit."""
-    assert "a kernel ran 100 % of the time, SMs were 40 % busy: room for about 2.5 times the batch" in told(moments())
+    assert "a kernel ran 100 % of the time, SMs were 40 % busy, its memory 30 %: it is not full" in told(moments())
     assert "nearly full" in told(moments(sm_pct=92.0))
-    assert "room" not in told(moments(time_active_pct=10.0))
-    assert "room" not in told(moments(sm_pct=None))
+    # Measured: a 12-billion model made no more tokens with 64 users than with 32, at SM shares of 46 and 60 %.
+    assert "times the batch" not in told(moments())
+    assert "full" not in told(moments(time_active_pct=10.0))
+    assert "full" not in told(moments(sm_pct=None))
+
+
+def test_an_engine_that_leaves_gaps_between_its_steps_is_told() -> None:
+    """No kernel in 37 % of the time of a request that runs from second 0 to 50, and none at all later."""
+    samples = moments(time_active_pct=lambda i: 63.0 if i < 50 else 0.0)
+    spans = (np.array([0], dtype=np.int64), np.array([50 * 10**9], dtype=np.int64))
+    found = "\n".join(diagnose({"GPU-A": FACTS}, samples, 0.0, 0.0, in_flight=spans))
+    assert "no kernel ran in 37 % of the time in which requests were in flight" in found
+    busy = moments(time_active_pct=lambda i: 98.0 if i < 50 else 0.0)
+    assert "no kernel ran" not in "\n".join(diagnose({"GPU-A": FACTS}, busy, 0.0, 0.0, in_flight=spans))
 
 
 def test_throttling_is_named_with_its_reason_share_and_clock() -> None:
@@ -64,7 +75,7 @@ def test_memory_is_watched_by_stages_of_one_prompt_length() -> None:
     assert [(s.start_ns // 10**9, s.end_ns // 10**9) for s in stages] == [(0, 900), (900, 1800)]
     assert [s.prompt_tokens for s in stages] == [pytest.approx(200, abs=5), pytest.approx(8000, abs=200)]
     held = moments(1800, memory_used_bytes=lambda i: 10**10 + max(0, i - 900) * 10_000_000 + int(rng.normal(0, 10**7)))
-    [line] = [line for line in diagnose({}, held, 0, 1800, stages) if "memory" in line]
+    [line] = [line for line in diagnose({}, held, 0, 1800, stages) if "memory grows" in line]
     assert "memory grows by 36" in line or "memory grows by 35.9" in line
     assert line.endswith(f"at prompts of about {stages[1].prompt_tokens:,.0f} tokens")
 

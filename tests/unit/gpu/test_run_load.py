@@ -73,3 +73,20 @@ def test_time_without_requests_is_not_busy() -> None:
     windows = load_windows(columns, 1.0)
     assert [w.busy_share for w in windows] == pytest.approx([1, 0, 0, 0, 0, 0, 1])
     assert load_windows(RecordColumns.of({"plan_index": []}), 1.0) == []
+
+
+@pytest.mark.parametrize(("last", "lengths"), [(3.4, [1.0, 1.0, 1.4]), (3.6, [1.0, 1.0, 1.0, 0.6]), (0.3, [0.3])])
+def test_the_last_window_ends_with_the_last_token(last: float, lengths: list[float]) -> None:
+    """One request in flight all along: a window that lasted longer than the run would halve its shares."""
+    columns = RecordColumns.of(
+        {
+            "plan_index": [0], "intended_at_ns": [0], "sent_at_ns": [0], "first_token_at_ns": [S // 10],
+            "last_token_at_ns": [round(last * S)], "done_at_ns": [round(last * S)], "input_tokens": [10],
+            "cached_tokens": [0], "output_tokens": [11], "planned_input_tokens": [10], "planned_output_tokens": [11],
+            "outcome": ["ok"],
+        }
+    )  # fmt: skip
+    windows = load_windows(columns, 1.0)
+    assert [window.length_s for window in windows] == pytest.approx(lengths)
+    assert [window.busy_share for window in windows] == pytest.approx([1.0] * len(lengths))
+    assert sum(window.prompts for window in windows) == 1

@@ -34,7 +34,7 @@ def test_what_is_not_acknowledged_is_sent_again_and_lands_once_read(tmp_path: Pa
         clock.now_s += 3
         sender.send_again()
     landing.close()
-    found = list(SpoolReader(spool_path(tmp_path / "master", 3)).batches())
+    found = SpoolReader(spool_path(tmp_path / "master", 3)).read()
     assert {batch.worker for batch in found} == {3}
     assert any(batch.ended for batch in found)
     assert len(found) >= 5
@@ -64,4 +64,4 @@ def test_a_damaged_frame_is_refused(tmp_path: Path) -> None:
     assert not landing.take(1, frame[:-1] + bytes([frame[-1] ^ 1]))
     assert landing.take(1, frame)
     landing.close()
-    assert len(list(SpoolReader(spool_path(tmp_path, 1)).batches())) == 1
+    assert len(SpoolReader(spool_path(tmp_path, 1)).read()) == 1
