@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from surgeproof.commands.options import RUN_ID, db_option, json_option, report_options
+from surgeproof.commands.options import RUN_ID, db_option, json_option, report_options, write_reports_or_say
 
 
 @click.command()
@@ -24,7 +24,6 @@ def gate(
 
     from surgeproof.ci.gate import gate as judge
     from surgeproof.ci.json_output import result_document
-    from surgeproof.ci.reports import write_reports
     from surgeproof.commands.board import print_result
     from surgeproof.scenario_file import load_slo
 
@@ -33,5 +32,5 @@ def gate(
         click.echo(json.dumps(result_document(result), allow_nan=False))
     else:
         print_result(result)
-    write_reports(result, junit, markdown)
+    write_reports_or_say(result, junit, markdown)
     sys.exit(result.exit_code)

@@ -10,6 +10,7 @@ import click
 
 from surgeproof import __version__
 from surgeproof.commands import calibrate, demo, gate, objectives, probe, review, run, servers, stored, traces
+from surgeproof.commands.output import tolerate_output_errors
 from surgeproof.errors import SurgeproofError
 from surgeproof.exit_codes import ExitCode
 
@@ -71,6 +72,7 @@ def main() -> None:
         click.echo("Error: an argument is not valid UTF-8", err=True)
         sys.exit(ExitCode.USAGE)
     _hide_secrets_from_process_list(arguments)
+    tolerate_output_errors()
     try:
         code = cli.main(args=arguments, prog_name="surgeproof", standalone_mode=False)
     except click.exceptions.Exit as exc:
@@ -83,6 +85,4 @@ def main() -> None:
     except SurgeproofError as exc:
         click.echo(f"Error: {exc}", err=True)
         code = exc.exit_code
-    except BrokenPipeError:
-        code = ExitCode.PASS
     sys.exit(code or ExitCode.PASS)

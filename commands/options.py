@@ -13,6 +13,7 @@ from surgeproof.strict_json import JsonObject
 
 if TYPE_CHECKING:
     from surgeproof.credentials import Secrets
+    from surgeproof.results import RunResult
 
 db_option = click.option(
     "--db", default=DEFAULT_DATABASE_URL, show_default=True, envvar="SURGEPROOF_DB", help="Database URL."
@@ -48,6 +49,21 @@ class Pairs(click.ParamType[tuple[str, str]]):
         return key.strip(), text
 
 
+class ReportFile(click.Path):
+    """A file to be written at the end of a run: looked at before the load, not after it."""
+
+    def __init__(self) -> None:
+        super().__init__(path_type=Path, dir_okay=False, writable=True)
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> Any:
+        """Reject a file in a folder that is not there or cannot be written."""
+        path = Path(os.fsdecode(super().convert(value, param, ctx)))
+        folder = path.absolute().parent
+        if not folder.is_dir() or not os.access(folder, os.W_OK):
+            self.fail(f"{path} cannot be written: {folder} is not a folder that can be written to", param, ctx)
+        return path
+
+
 def secret_options(command: Any) -> Any:
     """Key and headers for the endpoint."""
     command = click.option("--header", "headers", multiple=True, type=Pairs(), help="Header K=V; repeatable.")(command)
@@ -57,11 +73,21 @@ def secret_options(command: Any) -> Any:
 def report_options(command: Any) -> Any:
     """Report files for CI pipelines."""
     for option in (
-        click.option("--markdown", type=click.Path(path_type=Path), help="Write the SLO board to a Markdown file."),
-        click.option("--junit", type=click.Path(path_type=Path), help="Write a JUnit file, one case per objective."),
+        click.option("--markdown", type=ReportFile(), help="Write the SLO board to a Markdown file."),
+        click.option("--junit", type=ReportFile(), help="Write a JUnit file, one case per objective."),
     ):
         command = option(command)
     return command
+
+
+def write_reports_or_say(result: "RunResult", junit: Path | None, markdown: Path | None) -> None:
+    """Write the report files; one that fails is told, and does not change the verdict's exit code."""
+    from surgeproof.ci.reports import write_reports
+
+    try:
+        write_reports(result, junit, markdown)
+    except ConfigError as exc:
+        click.echo(f"Error: {exc}", err=True)
 
 
 def tls_options(command: Any) -> Any:

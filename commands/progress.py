@@ -1,6 +1,8 @@
 """The progress of a run on a terminal: the plan before it starts, then a bar; lines where there is no terminal."""
 
 import time
+from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from rich.console import Console
@@ -40,7 +42,11 @@ class Progress:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._bar.stop()
+        self._show(self._bar.stop)
+
+    def notice(self, text: str) -> None:
+        """Print a sentence that must be read while the run goes on; also where only JSON is wanted."""
+        self._show(Console(stderr=True).print, text, style="yellow", highlight=False, markup=False, soft_wrap=True)
 
     def begin(self, run: RunInProgress, notes: tuple[str, ...]) -> None:
         """Print the plan: number of requests, duration, endpoint."""
@@ -52,20 +58,27 @@ class Progress:
         else:
             what, total = f"{count} requests over {run.plan.span_s:.1f} s", count
         uid, digest = run.spec.uid[:8], run.plan.digest[:12]
-        self._console.print(
+        self._print(
             f"Run {run.run_id} ({uid}): {what} to {run.spec.model} at {run.spec.base_url}; "
-            f"seed {load.seed}, plan {digest}",
-            highlight=False,
+            f"seed {load.seed}, plan {digest}"
         )
         for note in notes:
-            self._console.print(f"Note: {note}", highlight=False)
+            self._print(f"Note: {note}")
         self._task = self._bar.add_task("Sending", total=total, of=total or "?", failed=0)
 
     def advance(self, fresh: list[StreamRecord]) -> None:
         """Count new records."""
         self._done += len(fresh)
         self._failed += sum(not record.ok for record in fresh)
-        self._bar.update(self._task, completed=self._done, failed=self._failed)
+        self._show(self._bar.update, self._task, completed=self._done, failed=self._failed)
         if not self._console.is_terminal and time.monotonic() - self._line_at > _LINE_EVERY_S:
             self._line_at = time.monotonic()
-            self._console.print(f"{self._done} requests completed, {self._failed} failed", highlight=False)
+            self._print(f"{self._done} requests completed, {self._failed} failed")
+
+    def _print(self, text: str) -> None:
+        self._show(self._console.print, text, highlight=False, markup=False, soft_wrap=True)
+
+    def _show(self, draw: Callable[..., None], *arguments: Any, **options: Any) -> None:
+        """Draw; whoever read the output may be gone, which must not stop a run."""
+        with suppress(OSError):
+            draw(*arguments, **options)

@@ -17,6 +17,7 @@ from surgeproof.commands.options import (
     shown,
     tls_of,
     tls_options,
+    write_reports_or_say,
 )
 from surgeproof.errors import ConfigError
 from surgeproof.strict_json import JsonObject
@@ -119,9 +120,7 @@ def run(
     else:
         result = run_and_show(scenario, secrets, db, path, as_json=as_json)
     if junit or markdown:
-        from surgeproof.ci.reports import write_reports
-
-        write_reports(result, junit, markdown)
+        write_reports_or_say(result, junit, markdown)
     sys.exit(result.exit_code)
 
 
@@ -209,7 +208,7 @@ def _run_with_progress(
     from surgeproof.runs.execute import run_scenario
 
     with Progress(quiet=quiet) as progress:
-        return run_scenario(locust, scenario, secrets, db, path, progress.begin, progress.advance)
+        return run_scenario(locust, scenario, secrets, db, path, progress.begin, progress.advance, progress.notice)
 
 
 def _overrides(flags: JsonObject) -> JsonObject:

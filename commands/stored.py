@@ -90,10 +90,12 @@ def tag(run_id: int, tags: tuple[str, ...], db: str) -> None:
 @db_option
 def delete(run_ids: tuple[int, ...], db: str) -> None:
     """Delete runs with all their records."""
+    from surgeproof.runs.recovery import is_over
     from surgeproof.storage.queries import unfinished_runs
 
     store = _existing(db)
-    running = {place.id for place in unfinished_runs(store.engine)} & set(run_ids)
+    unfinished = [place for place in unfinished_runs(store.engine) if place.id in run_ids]
+    running = {place.id for place in unfinished if not is_over(place, db)}
     if running:
         shown = ", ".join(map(str, sorted(running)))
         raise UsageError(f"run {shown} has not ended: stop it first; if it was killed, use 'surgeproof recover'")
@@ -171,9 +173,11 @@ def _bytes(text: str) -> int:
 def recover(db: str, spool: Path | None) -> None:
     """Store and judge the records that killed runs left in their spools."""
     from surgeproof.commands.board import print_result
-    from surgeproof.runs.recovery import recover_runs, recover_spool
+    from surgeproof.runs.recovery import Recovery, recover_runs, recover_spool
 
-    results = [recover_spool(db, spool)] if spool else recover_runs(db)
-    for result in results:
+    found = Recovery([recover_spool(db, spool)], []) if spool else recover_runs(db)
+    for note in found.notes:
+        click.echo(f"Note: {note}")
+    for result in found.results:
         print_result(result)
-    click.echo(f"{len(results)} runs recovered.")
+    click.echo(f"{len(found.results)} runs recovered.")

@@ -55,6 +55,15 @@ class BatchSender:
         self._last_progress_s = self._monotonic_s()
 
     @property
+    def unwritten_bytes(self) -> int:
+        """Size of the batches that the local spool could not take yet."""
+        return self._spool.unwritten_bytes
+
+    def write_rest(self) -> bool:
+        """Try once more to write them."""
+        return self._spool.write_rest()
+
+    @property
     def unacknowledged(self) -> int:
         """Number of batches that the master has not acknowledged."""
         return len(self._unacknowledged)
@@ -90,13 +99,12 @@ class BatchReceiver:
         self._spools: dict[int, SpoolWriter] = {}
 
     def take(self, worker: int, frame: bytes) -> bool:
-        """Write a frame; True when it may be acknowledged, False when it is damaged."""
+        """Write a frame; True when it may be acknowledged, False when it is damaged or the disk is full."""
         if not is_whole(frame):
             return False
         if worker not in self._spools:
             self._spools[worker] = SpoolWriter(spool_path(self._run_dir, worker))
-        self._spools[worker].append_frame(frame)
-        return True
+        return self._spools[worker].append_frame(frame, keep=False)
 
     def close(self) -> None:
         """Close the files."""

@@ -111,9 +111,12 @@ class Client:
         Connection(self, exchange).open()
 
     def cancel_all(self, outcome: Outcome, reason: str) -> None:
-        """End every exchange in flight with a given outcome."""
+        """End every exchange in flight with a given outcome, unless its answer has come already."""
         for exchange in list(self.in_flight):
-            self.abandon(exchange, outcome, reason)
+            if exchange.connection is not None:
+                exchange.connection.on_readable()
+            if not exchange.finished:
+                self.abandon(exchange, outcome, reason)
 
     def abandon(self, exchange: Exchange, outcome: Outcome, reason: str) -> None:
         """End one exchange with a given outcome and drop its connection."""

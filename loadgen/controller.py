@@ -17,6 +17,7 @@ import gevent
 import locust.stats
 import msgspec
 from gevent.event import Event
+from gevent.lock import RLock
 from locust import LoadTestShape, events
 from locust.env import Environment
 from locust.runners import MasterRunner, WorkerRunner
@@ -26,8 +27,9 @@ from surgeproof.credentials import Secrets
 from surgeproof.errors import SurgeproofError
 from surgeproof.loadgen.engine import Engine
 from surgeproof.loadgen.locust_load import ProcessLoad
+from surgeproof.loadgen.parent_death import end_with_parent
 from surgeproof.loadgen.plan import Plan
-from surgeproof.loadgen.spec import PLAN_FILE, SPEC_FILE, RunSpec
+from surgeproof.loadgen.spec import PARENT_VARIABLE, PLAN_FILE, SPEC_FILE, RunSpec
 from surgeproof.loadgen.spool import SpoolWriter, spool_path
 from surgeproof.loadgen.users import USER_CLASSES, LadderShape, OpenLoopShape, ReplayUser
 from surgeproof.loadgen.workers import RemoteWorkers, WorkerController
@@ -56,8 +58,12 @@ class RunOwner(Protocol):
         """Make plan and run; called when a test starts."""
         ...
 
-    def complete(self, *, interrupted: bool) -> int | None:
-        """Store and judge; returns the exit code, None to leave it to Locust."""
+    def complete(self, signal_number: int | None) -> int | None:
+        """Store and judge; returns the exit code, None to leave it to Locust.
+
+        Args:
+            signal_number: the signal that ended the load early.
+        """
         ...
 
 
@@ -72,6 +78,7 @@ class PreparedRun:
 
     def __init__(self, run_dir: Path) -> None:
         self._run_dir = run_dir
+        end_with_parent(int(os.environ.get(PARENT_VARIABLE, os.getppid())))
         if not sys.stdin.readline():
             sys.exit("the run was not started")
 
@@ -86,7 +93,7 @@ class PreparedRun:
         """The run as the parent made it."""
         return self._spec(), Plan.load(self._run_dir / PLAN_FILE)
 
-    def complete(self, *, interrupted: bool) -> int | None:  # noqa: ARG002
+    def complete(self, signal_number: int | None) -> int | None:  # noqa: ARG002
         """The parent reads the spools."""
         return 0
 
@@ -169,11 +176,12 @@ class RunController:
         self.scenario = Scenario()
         self.running = False
         self._changed = Event()
+        self._quit_lock = RLock()
         distributed = isinstance(self.runner, MasterRunner)
         self.workers: WorkerGroup = (
             RemoteWorkers(self.runner, self._changed) if distributed else LocalWorker(self.load, self._changed)
         )
-        self._interrupted = False
+        self._signal: int | None = None
         self._step_users = 0
         self._plan_span_s = 0.0
         self._step_started_s = 0.0
@@ -192,9 +200,11 @@ class RunController:
         self.environment.events.test_start.add_listener(self._on_test_start)
         self.environment.events.test_stopping.add_listener(lambda **_: self._end_load())
         self.environment.events.test_stop.add_listener(lambda **_: self._complete())
-        self.environment.events.quitting.add_listener(lambda **_: self._on_quitting())
+        self.environment.events.quitting.add_listener(lambda **_: self._on_quitting(signal.SIGTERM))
         # Python's own SIGINT would raise in the middle of a hub callback; this one runs in a greenlet.
         gevent.signal_handler(signal.SIGINT, self._on_interrupt)
+        # A closed terminal is an order to end, like SIGTERM, which is Locust's.
+        gevent.signal_handler(signal.SIGHUP, os.kill, os.getpid(), signal.SIGTERM)
 
     def _weigh_classes(self, weights: dict[str, float]) -> None:
         chosen = [name for name in USER_CLASSES if weights.get(name, 0) > 0]
@@ -207,7 +217,7 @@ class RunController:
         self.environment.shape_class = shape
 
     def _on_test_start(self, **_: Any) -> None:
-        self._interrupted = False
+        self._signal = None
         options = self.environment.parsed_options
         users = getattr(options, "num_users", None) or 1
         try:
@@ -261,29 +271,31 @@ class RunController:
 
     # -- the end --------------------------------------------------------------------------------
 
-    def _on_quitting(self) -> None:
-        """Locust quits: normally, in which case everything is complete, or by Ctrl-C."""
-        if self.running:
-            self._interrupted = True
-            self._end_load()
-            self._complete()
+    def _on_quitting(self, signal_number: int) -> None:
+        """Locust quits: normally, in which case everything is complete, or by a signal."""
+        with self._quit_lock:
+            if self.running:
+                self._signal = signal_number
+                self._end_load()
+                self._complete()
 
     def _on_interrupt(self) -> None:
         """Store and judge what was measured, then let Locust quit as after any Ctrl-C."""
-        self._on_quitting()
+        self._on_quitting(signal.SIGINT)
         raise KeyboardInterrupt
 
     def _end_load(self) -> None:
         if self.running:
-            timeout_s = _INTERRUPT_TIMEOUT_S if self._interrupted else self.scenario.load.drain_s + _DRAIN_GRACE_S
-            self.workers.stop(interrupted=self._interrupted, timeout_s=timeout_s)
+            interrupted = self._signal is not None
+            timeout_s = _INTERRUPT_TIMEOUT_S if interrupted else self.scenario.load.drain_s + _DRAIN_GRACE_S
+            self.workers.stop(interrupted=interrupted, timeout_s=timeout_s)
 
     def _complete(self) -> None:
         if not self.running:
             return
         self.running = False
         try:
-            code = self.owner.complete(interrupted=self._interrupted)
+            code = self.owner.complete(self._signal)
         except SurgeproofError as exc:
             sys.stderr.write(f"Error: {exc}\n")
             code = exc.exit_code

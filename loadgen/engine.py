@@ -5,6 +5,7 @@ Owned by the Locust modules, which know users and messages; this one knows geven
 """
 
 import gc
+import logging
 from collections.abc import Callable
 from typing import Protocol
 
@@ -32,15 +33,30 @@ from surgeproof.records import StreamRecord
 _FLUSH_S = 0.5
 _FLUSH_RECORDS = 64
 """Records in one batch: encoding and writing more would keep the event loop from its sockets for milliseconds."""
+_MAX_UNWRITTEN_BYTES = 64_000_000
+"""Records that wait in memory for a disk with space; with more than that, the load ends."""
+_WRITE_PATIENCE_S = 30.0
 _PREPARE_PAUSE_S = 0.01
 _DRAIN_POLL_S = 0.01
+
+
+logger = logging.getLogger(__name__)
 
 
 class Outbox(Protocol):
     """Where an engine's batches go: a spool file, or one that is also sent to the master."""
 
+    @property
+    def unwritten_bytes(self) -> int:
+        """Size of the batches that could not be written yet."""
+        ...
+
     def append(self, batch: Batch) -> None:
         """Keep one batch."""
+        ...
+
+    def write_rest(self) -> bool:
+        """Try once more to write what could not be written; whether all is safe now."""
         ...
 
     def close(self) -> None:
@@ -165,6 +181,7 @@ class Engine:
         if self._host_cpu is not None:
             self._host_cpu.close()
         self._flush_all()
+        self._wait_until_written(interrupted=interrupted)
         self._outbox.close()
         if self._timer is not None:
             self._timer.close()
@@ -202,10 +219,26 @@ class Engine:
             self._flush()
         self._flush(ended=True)
 
+    def _wait_until_written(self, *, interrupted: bool) -> None:
+        """A full disk may be emptied: wait a while for it."""
+        limit_s = 0.0 if interrupted else _WRITE_PATIENCE_S
+        while not self._outbox.write_rest() and limit_s > 0:
+            gevent.sleep(_FLUSH_S)
+            limit_s -= _FLUSH_S
+        if lost := self._outbox.unwritten_bytes:
+            logger.error("%d kB of records could not be written and are lost: the disk is full", lost // 1000)
+
     def _flush_regularly(self) -> None:
         while True:
             gevent.sleep(_FLUSH_S)
             self._flush()
+            if self._outbox.unwritten_bytes > _MAX_UNWRITTEN_BYTES:
+                logger.error("nothing can be recorded, so nothing more is sent: free space on the spool's disk")
+                for loop in (self._open_loop, self._closed_loop):
+                    if loop is not None:
+                        loop.stop()
+                self._on_finished()
+                return
             while len(self._records) >= _FLUSH_RECORDS:
                 gevent.sleep(0)
                 self._flush()

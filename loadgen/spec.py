@@ -10,6 +10,10 @@ RUN_DIR_VARIABLE = "SURGEPROOF_RUN_DIR"
 """Environment variable by which a Locust that `surgeproof run` started learns the run's folder."""
 
 
+PARENT_VARIABLE = "SURGEPROOF_PARENT_PID"
+"""Environment variable with the process id of the `surgeproof run` that started a Locust."""
+
+
 class RunSpec(msgspec.Struct, frozen=True):
     """One run, but for secrets and the plan itself.
 

@@ -7,14 +7,20 @@ which costs itself only.
     frame = mark (4 bytes) length (uint32) crc32 (uint32) payload (MessagePack of `Batch`), little-endian
 """
 
+import fcntl
+import logging
+import os
 import struct
 import zlib
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
 
 from surgeproof.records import HealthSample, StreamRecord, WorkerFacts
+
+logger = logging.getLogger(__name__)
 
 _MARK = b"\xf5SP\x02"
 _HEAD = struct.Struct("<4sII")
@@ -63,23 +69,65 @@ def _frame_end(data: bytes, start: int) -> int | None:
 
 
 class SpoolWriter:
-    """Appends frames; each is handed to the kernel at once, so a killed process loses none."""
+    """Appends frames; each is handed to the kernel at once, so a killed process loses none.
+
+    Frames that cannot be written, because the disk is full, are kept and tried again with the next one. The file is
+    locked while it is open: `is_being_written` tells a run whose load goes on from one that was killed.
+    """
 
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         self._file = path.open("ab", buffering=0)
+        self._size = self._file.seek(0, os.SEEK_END)
+        self._unwritten: list[bytes] = []
+        with suppress(OSError):
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+    @property
+    def unwritten_bytes(self) -> int:
+        """Size of the frames that could not be written yet."""
+        return sum(map(len, self._unwritten))
 
     def append(self, batch: Batch) -> None:
         """Write one batch."""
         self.append_frame(encode_frame(batch))
 
-    def append_frame(self, frame: bytes) -> None:
-        """Write one frame that was made elsewhere."""
-        self._file.write(frame)
+    def append_frame(self, frame: bytes, *, keep: bool = True) -> bool:
+        """Write one frame that was made elsewhere; whether it, and all before it, are in the file.
+
+        Args:
+            frame: the frame.
+            keep: hold it in memory where it cannot be written; off where whoever sent it does so.
+        """
+        if not keep:
+            return self._write(frame)
+        self._unwritten.append(frame)
+        return self.write_rest()
+
+    def write_rest(self) -> bool:
+        """Try once more to write what could not be written; whether all is in the file now."""
+        while self._unwritten:
+            if not self._write(self._unwritten[0]):
+                return False
+            del self._unwritten[0]
+        return True
 
     def close(self) -> None:
         """Close the file."""
         self._file.close()
+
+    def _write(self, frame: bytes) -> bool:
+        """Write a frame wholly, or nothing of it."""
+        try:
+            if self._file.write(frame) == len(frame):
+                self._size += len(frame)
+                return True
+        except OSError as exc:
+            logger.warning("cannot write %s: %s; trying again", self._file.name, exc.strerror)
+        with suppress(OSError):
+            # A part of a frame would have to be skipped as damage.
+            self._file.truncate(self._size)
+        return False
 
 
 class SpoolReader:
@@ -127,6 +175,19 @@ class SpoolReader:
             at = end
             self._next_offset, self._next_damaged = self._offset + at, damaged
             yield _decoder.decode(memoryview(data)[start + _HEAD.size : end])
+
+
+def is_being_written(path: Path) -> bool:
+    """Whether the process that writes a spool still lives."""
+    with path.open("rb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        except OSError:
+            # A file system without locks cannot tell.
+            return False
+    return False
 
 
 def spool_path(run_dir: Path, worker: int | None) -> Path:

@@ -137,6 +137,10 @@ def output_of(choice: JsonObject) -> Output:
         if value and isinstance(value, str):
             reasoned, reasoning = True, value
             break
+    refusal = delta.get("refusal")
+    if not text and refusal.__class__ is str:
+        # A refusal is what the user gets to read.
+        text = refusal
     generated = bool(text) or reasoned or any(delta.get(key) for key in _OTHER_OUTPUT_KEYS)
     called, arguments = _of_tools(delta.get("tool_calls"), delta.get("function_call"))
     return Output(index, text, reasoning, arguments, generated or called, reasoned, finish_reason)

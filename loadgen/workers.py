@@ -34,6 +34,7 @@ from surgeproof.errors import RunBrokenError, SurgeproofError
 from surgeproof.loadgen.batch_transfer import BatchReceiver, BatchSender
 from surgeproof.loadgen.engine import Engine, Outbox
 from surgeproof.loadgen.locust_load import ProcessLoad
+from surgeproof.loadgen.parent_death import end_with_parent
 from surgeproof.loadgen.plan import Plan
 from surgeproof.loadgen.spec import PLAN_FILE, SPEC_FILE, RunSpec
 from surgeproof.loadgen.spool import Batch, SpoolWriter, spool_path
@@ -221,6 +222,8 @@ class WorkerController:
         self._answers: dict[str, AsyncResult] = {}
         self._sender: BatchSender | None = None
         self._stop_lock = RLock()
+        if self._forked:
+            end_with_parent(os.getppid())
 
     def install(self) -> None:
         """Listen to the master, which chooses the users."""
@@ -233,7 +236,8 @@ class WorkerController:
         self.runner.register_message("surgeproof_step", self._on_step)
         self.runner.register_message("surgeproof_stop", self._on_stop, concurrent=True)
         self.environment.events.quitting.add_listener(lambda **_: self._end(interrupted=True))
-        gevent.signal_handler(signal.SIGINT, self._on_interrupt)
+        for number in (signal.SIGINT, signal.SIGHUP):
+            gevent.signal_handler(number, self._on_interrupt, number)
 
     def _on_begin(self, msg: Any, **_: Any) -> None:
         data = msg.data
@@ -313,10 +317,10 @@ class WorkerController:
         self._end(interrupted=bool(msg.data["interrupted"]))
         self._send("ended", {})
 
-    def _on_interrupt(self) -> None:
+    def _on_interrupt(self, number: int) -> None:
         """Runs in a greenlet: Python's own KeyboardInterrupt would be raised in the middle of a hub callback."""
         self._end(interrupted=True)
-        self.environment.process_exit_code = 128 + signal.SIGINT
+        self.environment.process_exit_code = 128 + number
         self.runner.quit()
 
     def _end(self, *, interrupted: bool) -> None:

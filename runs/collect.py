@@ -17,7 +17,7 @@ from surgeproof.loadgen.plan import Plan
 from surgeproof.loadgen.spec import RunSpec
 from surgeproof.loadgen.spool import SUFFIX, Batch, SpoolReader
 from surgeproof.loadgen.unsent import unsent_record
-from surgeproof.records import HealthSample, StreamRecord, WorkerFacts
+from surgeproof.records import GpuSample, HealthSample, StreamRecord, WorkerFacts
 from surgeproof.results import Environment
 from surgeproof.runs.locust_process import remove_run_dir
 from surgeproof.slo.gaps import GapTally
@@ -58,16 +58,25 @@ class RunInProgress:
         self.run_dir = Path(spec.run_dir)
         self.workers: dict[int, WorkerFacts] = {}
         self.gpus = GpuCollector(())
+        self._gpu_samples: list[GpuSample] = []
         self._recovered = recovered
         self._lock = _lock(self.run_dir)
         self._readers: dict[Path, SpoolReader] = {}
         first = first_record(store.engine, run_id) if recovered else None
         self._gaps = GapTally(first[1] if first else None)
+        if recovered:
+            self._gaps.include(gap_rows(store.engine, run_id))
         self._arrivals_stored = 0
 
     def collect(self) -> list[StreamRecord]:
-        """Store what workers have spooled and GPU agents have sampled since the last call."""
-        self.store.add_gpu_samples(self.run_id, self.gpus.take())
+        """Store what workers have spooled and GPU agents have sampled since the last call.
+
+        Raises:
+            StoreError: the database cannot be written; the next call begins with what is not stored.
+        """
+        self._gpu_samples += self.gpus.take()
+        self.store.add_gpu_samples(self.run_id, self._gpu_samples)
+        self._gpu_samples.clear()
         fresh: list[StreamRecord] = []
         for path in sorted(self.run_dir.glob(f"*{SUFFIX}")):
             reader = self._readers.setdefault(path, SpoolReader(path))
@@ -95,12 +104,13 @@ class RunInProgress:
         return records
 
     def finish_collecting(self, unsent_reason: str) -> None:
-        """Store the rest: the last batches, a record of each request that was never sent, the gaps."""
+        """Store the rest: the last batches, a record of each request that was never sent, the gaps.
+
+        After an error of the database it can be called again.
+        """
         self.gpus.stop()
         self.collect()
         self._record_unsent(unsent_reason)
-        if self._recovered:
-            self._gaps.include(gap_rows(self.store.engine, self.run_id))
         self.store.save_gaps(self.run_id, self._gaps.packed())
 
     def close(self) -> None:

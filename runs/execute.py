@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from surgeproof.credentials import Secrets
-from surgeproof.errors import RunBrokenError
+from surgeproof.errors import RunBrokenError, StoreError
 from surgeproof.exit_codes import ExitCode
 from surgeproof.records import RunState, StreamRecord
 from surgeproof.results import RunResult
@@ -16,11 +16,13 @@ from surgeproof.runs.collect import RunInProgress
 from surgeproof.runs.judge import complete_run
 from surgeproof.runs.locust_process import LocustProcess
 from surgeproof.runs.prepare import begin_run
+from surgeproof.runs.store_retry import StoreRetry
 from surgeproof.scenario import Scenario
 
 _POLL_S = 0.5
 _POLL_STOPPING_S = 0.02
 _INTERRUPT_TIMEOUT_S = 2.0
+_STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def run_scenario(
@@ -31,8 +33,9 @@ def run_scenario(
     scenario_path: Path | None,
     on_begin: Callable[[RunInProgress, tuple[str, ...]], None],
     on_progress: Callable[[list[StreamRecord]], None],
+    on_notice: Callable[[str], None],
 ) -> RunResult:
-    """Execute a run.
+    """Execute a run. What was measured stays in the run's folder until it is stored and judged.
 
     Args:
         locust: a Locust that waits for this run.
@@ -42,31 +45,47 @@ def run_scenario(
         scenario_path: the file it came from, for its revision.
         on_begin: called with the run and notes about its plan before anything is sent.
         on_progress: called with new records, a few times a second.
+        on_notice: called with a sentence when the database refuses to be written, and when it no longer does.
 
     Raises:
         SurgeproofError: the run could not be begun or completed.
     """
     stopped: list[int] = []
     previous = {
-        number: signal.signal(number, lambda received, _frame: stopped.append(received))
-        for number in (signal.SIGINT, signal.SIGTERM)
+        number: signal.signal(number, lambda received, _frame: stopped.append(received)) for number in _STOP_SIGNALS
     }
+    retry = StoreRetry(on_notice)
     try:
         run, notes = begin_run(scenario, secrets, db_url, scenario_path, locust.run_dir)
         on_begin(run, notes)
         locust.release()
         _yield_to_workers()
-        _follow(locust, run, stopped, on_progress)
+        _follow(locust, stopped, lambda: on_progress(retry.attempt(run.collect) or []))
         locust.end()
         if stopped:
-            return complete_run(run, RunState.INTERRUPTED, 128 + stopped[0])
+            return _complete(run, retry, stopped, RunState.INTERRUPTED, 128 + stopped[0])
         if locust.exit_code() != 0:
-            complete_run(run, RunState.BROKEN, ExitCode.INVALID)
+            _complete(run, retry, stopped, RunState.BROKEN, ExitCode.INVALID)
             raise RunBrokenError(f"the load generator exited with code {locust.exit_code()}:\n{locust.log_tail()}")
-        return complete_run(run, RunState.FINISHED)
+        return _complete(run, retry, stopped, RunState.FINISHED, None)
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)
+
+
+def _complete(
+    run: RunInProgress, retry: StoreRetry, stopped: list[int], state: RunState, exit_code: int | None
+) -> RunResult:
+    """Store and judge, however long the database refuses; one more signal ends the patience."""
+    signals = len(stopped)
+    try:
+        return retry.until_stored(lambda: complete_run(run, state, exit_code), lambda: len(stopped) > signals)
+    except StoreError as exc:
+        url = run.store.engine.url.render_as_string(hide_password=True)
+        raise StoreError(
+            f"{exc}. Everything that was measured is kept in {run.run_dir}; "
+            f"when the database can be written again: surgeproof recover --db {url}"
+        ) from exc
 
 
 def _yield_to_workers() -> None:
@@ -78,18 +97,17 @@ def _yield_to_workers() -> None:
 
 def _follow(
     locust: LocustProcess,
-    run: RunInProgress,
     stopped: list[int],
-    on_progress: Callable[[list[StreamRecord]], None],
+    collect: Callable[[], None],
 ) -> None:
     """Store and show new records until Locust ends, or until the interrupt grace period ends."""
     deadline: float | None = None
     while locust.exit_code() is None:
-        on_progress(run.collect())
+        collect()
         if stopped and deadline is None:
             deadline = time.monotonic() + _INTERRUPT_TIMEOUT_S
             locust.interrupt()
         if deadline is not None and time.monotonic() > deadline:
             return
         time.sleep(_POLL_STOPPING_S if stopped else _POLL_S)
-    on_progress(run.collect())
+    collect()

@@ -19,11 +19,13 @@ from typing import Any
 
 from surgeproof.credentials import Secrets
 from surgeproof.errors import UsageError
-from surgeproof.loadgen.spec import RUN_DIR_VARIABLE
+from surgeproof.loadgen.spec import PARENT_VARIABLE, RUN_DIR_VARIABLE
 from surgeproof.scenario import Scenario
 from surgeproof.storage.database_url import sqlite_path
 
+SPOOLS_SUFFIX = ".spool"
 _LOG_TAIL_BYTES = 2000
+_INTERRUPT_TIMEOUT_S = 2.0
 
 
 class LocustProcess:
@@ -51,15 +53,24 @@ class LocustProcess:
             port = str(_free_port())
             command += ["--processes", str(scenario.processes), "--master-bind-host", "127.0.0.1"]
             command += ["--master-bind-port", port, "--master-port", port]
-        environment = os.environ | secrets.to_environment() | {RUN_DIR_VARIABLE: str(self.run_dir)}
+        environment = (
+            os.environ
+            | secrets.to_environment()
+            | {
+                RUN_DIR_VARIABLE: str(self.run_dir),
+                PARENT_VARIABLE: str(os.getpid()),
+            }
+        )
         environment.pop("OPENAI_API_KEY", None)
         self._child = subprocess.Popen(
             command, env=environment, cwd=self.run_dir, stdin=subprocess.PIPE, stdout=self._log,
             stderr=self._log, start_new_session=True,
         )  # fmt: skip
+        self._holds_run = False
 
     def release(self) -> None:
-        """Let Locust start: the run is ready in its folder."""
+        """Let Locust start: the run is ready in its folder, which from now on holds what is measured."""
+        self._holds_run = True
         assert self._child.stdin is not None, "started with a pipe"
         with contextlib.suppress(BrokenPipeError):
             self._child.stdin.write(b"go\n")
@@ -70,8 +81,9 @@ class LocustProcess:
         return self._child.poll()
 
     def interrupt(self) -> None:
-        """Ask Locust to shut down now."""
-        self._child.send_signal(signal.SIGINT)
+        """Ask Locust to shut down now: what is in flight is recorded as cancelled."""
+        with contextlib.suppress(ProcessLookupError):
+            self._child.send_signal(signal.SIGINT)
 
     def end(self) -> None:
         """Kill the remaining processes of its session, such as a worker that hangs after its master has ended."""
@@ -80,9 +92,15 @@ class LocustProcess:
         self._child.wait()
 
     def abandon(self) -> None:
-        """Stop Locust and remove its folder, because there will be no run."""
+        """Stop Locust after an error. Its folder goes only if nothing can have been measured: `recover` needs it."""
+        if not self._holds_run:
+            self.end()
+            remove_run_dir(self.run_dir)
+            return
+        self.interrupt()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._child.wait(_INTERRUPT_TIMEOUT_S)
         self.end()
-        remove_run_dir(self.run_dir)
 
     def log_tail(self) -> str:
         """The last part of its output."""
@@ -104,6 +122,11 @@ def remove_run_dir(run_dir: Path) -> None:
         run_dir.parent.rmdir()
 
 
+def spool_root(database: Path) -> Path:
+    """The folder beside a database file that holds the folders of its runs in progress."""
+    return database.with_name(database.name + SPOOLS_SUFFIX)
+
+
 def make_run_dir(db_url: str) -> Path:
     """Make the folder of a new run's plan and spools, named by its uid.
 
@@ -114,7 +137,7 @@ def make_run_dir(db_url: str) -> Path:
         raise UsageError(
             f"database URL {db_url.rpartition('@')[2]!r} cannot be used: write sqlite:///FILE or postgresql://HOST/NAME"
         )
-    root = path.with_name(path.name + ".spool") if path is not None else Path("surgeproof.spool")
+    root = spool_root(path) if path is not None else Path(f"surgeproof{SPOOLS_SUFFIX}")
     run_dir = (root / uuid.uuid4().hex).absolute()
     if not root.absolute().parent.is_dir():
         raise UsageError(f"the folder of database {path} does not exist: create it, or give another database with --db")

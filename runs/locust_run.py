@@ -9,7 +9,6 @@ from typing import Any
 import msgspec
 
 from surgeproof.credentials import Secrets
-from surgeproof.exit_codes import ExitCode
 from surgeproof.loadgen.endpoint import check_endpoint
 from surgeproof.loadgen.plan import Plan
 from surgeproof.loadgen.spec import RunSpec
@@ -98,15 +97,15 @@ class LocustRuns:
             sys.stderr.write(f"Note: {note}\n")
         return self._run.spec, self._run.plan
 
-    def complete(self, *, interrupted: bool) -> int | None:
+    def complete(self, signal_number: int | None) -> int | None:
         """Store and judge the run; with objectives, Locust exits with the verdict's exit code."""
         if self._run is None:
             return None
-        state = RunState.INTERRUPTED if interrupted else RunState.FINISHED
-        result = complete_run(self._run, state, ExitCode.SIGINT if interrupted else None)
+        state = RunState.FINISHED if signal_number is None else RunState.INTERRUPTED
+        result = complete_run(self._run, state, None if signal_number is None else 128 + signal_number)
         self._run = None
         self._report(result)
-        return result.exit_code if result.verdict is not None or interrupted else None
+        return result.exit_code if result.verdict is not None or signal_number is not None else None
 
     def _secrets(self) -> Secrets:
         return Secrets.from_environment(dict(os.environ))

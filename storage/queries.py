@@ -161,9 +161,10 @@ def packed_plan(engine: sa.Engine, run_id: int) -> bytes | None:
 
 
 class RunPlace(NamedTuple):
-    """Where a run is stored: its number, its state, and the folder of its spools while it runs."""
+    """Where a run is stored: its number, name and state, and the folder of its spools while it runs."""
 
     id: int
+    uid: str
     state: RunState
     spool: str | None
 
@@ -180,6 +181,7 @@ def unfinished_runs(engine: sa.Engine) -> list[RunPlace]:
 
 
 def _places(engine: sa.Engine, condition: sa.ColumnElement[bool]) -> list[RunPlace]:
-    query = sa.select(tables.runs.c.id, tables.runs.c.state, tables.runs.c.spool).where(condition)
+    run = tables.runs.c
+    query = sa.select(run.id, run.uid, run.state, run.spool).where(condition)
     with translated_errors("read", engine), engine.connect() as connection:
-        return [RunPlace(row[0], RunState(row[1]), row[2]) for row in connection.execute(query)]
+        return [RunPlace(row[0], row[1], RunState(row[2]), row[3]) for row in connection.execute(query)]
