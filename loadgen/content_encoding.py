@@ -13,6 +13,10 @@ else:
 
 Decode = Callable[[bytes], bytes]
 
+MAX_READ_BYTES = 16 << 20
+"""What one read, of 64 kB at most, may decode to: text shrinks to a twentieth, not to a thousandth."""
+MAX_REPLY_BYTES = 1 << 30
+
 
 class CodingError(Exception):
     """The body's content coding is unknown, or its bytes are not of that coding."""
@@ -32,12 +36,22 @@ def decoder_for(content_encoding: str) -> Decode | None:
     if not steps:
         return None
 
+    total = 0
+
     def decode(data: bytes) -> bytes:
+        nonlocal total
         for step in steps:
             data = step(data)
+        total += len(data)
+        if total > MAX_REPLY_BYTES:
+            raise CodingError(f"the body decodes to more than {MAX_REPLY_BYTES >> 20} MB")
         return data
 
     return decode
+
+
+def _too_much() -> CodingError:
+    return CodingError(f"one read of the body decodes to more than {MAX_READ_BYTES >> 20} MB")
 
 
 def _step(name: str) -> Decode:
@@ -46,7 +60,7 @@ def _step(name: str) -> Decode:
     if name == "deflate":
         return _DeflateStep()
     if name == "br":
-        return _guard(brotli.Decompressor().process, name, brotli.error)
+        return _guard(_BrotliStep(), name, brotli.error)
     if name == "zstd":
         return _guard(_ZstdStep(), name, zstd.ZstdError)
     raise CodingError(f"content coding {name!r} is not supported")
@@ -76,14 +90,29 @@ class _ZlibStep:
             if self._inflate.eof:
                 self._inflate, self._members = zlib.decompressobj(self._wbits), self._members + 1
             try:
-                out.append(self._inflate.decompress(data))
+                out.append(self._inflate.decompress(data, MAX_READ_BYTES))
             except zlib.error as exc:
                 if self._members:
                     # Padding after a whole member is no part of the answer.
                     break
                 raise CodingError(f"the body is not valid {self._name}: {exc}") from exc
+            if self._inflate.unconsumed_tail or sum(map(len, out)) > MAX_READ_BYTES:
+                raise _too_much()
             data = self._inflate.unused_data
         return b"".join(out)
+
+
+class _BrotliStep:
+    """A brotli stream."""
+
+    def __init__(self) -> None:
+        self._stream = brotli.Decompressor()
+
+    def __call__(self, data: bytes) -> bytes:
+        out: bytes = self._stream.process(data, output_buffer_limit=MAX_READ_BYTES)
+        if not self._stream.can_accept_more_data():
+            raise _too_much()
+        return out
 
 
 class _ZstdStep:
@@ -97,7 +126,9 @@ class _ZstdStep:
         while data:
             if self._frame.eof:
                 self._frame = zstd.ZstdDecompressor()
-            out.append(self._frame.decompress(data))
+            out.append(self._frame.decompress(data, MAX_READ_BYTES))
+            if not (self._frame.eof or self._frame.needs_input) or sum(map(len, out)) > MAX_READ_BYTES:
+                raise _too_much()
             data = self._frame.unused_data if self._frame.eof else b""
         return b"".join(out)
 

@@ -17,6 +17,7 @@ from surgeproof.loadgen.target import Target, proxy_authorization
 HAS_KERNEL_STAMPS = sys.platform == "linux"
 _SO_TIMESTAMPNS = 35
 _OTHER_DESCRIPTORS = 64
+_MAX_HEAD_BYTES = 1 << 18
 RESOURCE_ERRORS = frozenset(
     {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS, errno.EADDRNOTAVAIL, errno.EADDRINUSE}
 )
@@ -99,6 +100,7 @@ class TunnelReply:
 
     def __init__(self) -> None:
         self.status: int | None = None
+        self._bytes = 0
         self._parser = httptools.HttpResponseParser(self)
 
     def feed(self, data: bytes) -> int | None:
@@ -107,11 +109,14 @@ class TunnelReply:
         Raises:
             httptools.HttpParserError: the proxy does not speak HTTP/1.1.
         """
+        self._bytes += len(data)
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserError:
             if self.status is None:
                 raise
+        if self.status is None and self._bytes > _MAX_HEAD_BYTES:
+            raise httptools.HttpParserError(f"the head is longer than {_MAX_HEAD_BYTES >> 10} kB")
         return self.status
 
     def on_headers_complete(self) -> None:

@@ -1,17 +1,22 @@
 """Checks, before any load, that the endpoint answers and has the model. Plain HTTP by httpx2."""
 
+import json
 import os
+import time
 from typing import Any
 
 import msgspec
 
 from surgeproof.credentials import Secrets
 from surgeproof.errors import ConfigError, EndpointError
+from surgeproof.loadgen.content_encoding import CodingError, decoder_for
 from surgeproof.loadgen.target import Target
 from surgeproof.scenario import TargetConfig
 from surgeproof.strict_json import JsonObject
 
 _TIMEOUT_S = 5.0
+_TOTAL_TIMEOUT_S = 10.0
+_MAX_BODY_BYTES = 8 << 20
 
 
 class Endpoint(msgspec.Struct, frozen=True):
@@ -51,22 +56,22 @@ def check_endpoint(config: TargetConfig, secrets: Secrets) -> Endpoint:
     url = f"{base_url}/models"
     try:
         with httpx2.Client(timeout=_TIMEOUT_S, verify=verify) as client:
-            reply = client.get(url, headers=secrets.headers)
-    except (httpx2.HTTPError, httpx2.InvalidURL, UnicodeError, ValueError) as exc:
+            status, body = _get(client, url, secrets.headers)
+    except (httpx2.HTTPError, httpx2.InvalidURL, CodingError, UnicodeError, ValueError) as exc:
         raise EndpointError(
             f"endpoint {base_url} is not reachable: {exc}. Is the server up, and is the address right?"
         ) from exc
     wanted = next(iter(config.models), config.model)
-    if reply.status_code in (401, 403):
+    if status in (401, 403):
         raise EndpointError(
-            f"endpoint {base_url} refuses the request (HTTP {reply.status_code}): set OPENAI_API_KEY or give --header"
+            f"endpoint {base_url} refuses the request (HTTP {status}): set OPENAI_API_KEY or give --header"
         )
-    models = _models(reply) if reply.status_code == 200 else []
+    models = _models(body) if status == 200 else []
     if not models:
         if wanted:
             return Endpoint(base_url, wanted)
         raise EndpointError(
-            f"endpoint {base_url} lists no models (HTTP {reply.status_code} from /models): "
+            f"endpoint {base_url} lists no models (HTTP {status} from /models): "
             "name one with --model, and check that the base URL is complete; it usually ends in /v1"
         )
     names = [str(model["id"]) for model in models]
@@ -81,9 +86,29 @@ def check_endpoint(config: TargetConfig, secrets: Secrets) -> Endpoint:
     return Endpoint(base_url, str(chosen["id"]), limit if isinstance(limit, int) else None)
 
 
-def _models(reply: Any) -> list[JsonObject]:
+def _get(client: Any, url: str, headers: dict[str, str]) -> tuple[int, bytes]:
+    """Status and body, both within bounds: a list of models is small and comes at once.
+
+    Raises:
+        ValueError: it is too long, or takes too long.
+    """
+    deadline_s = time.monotonic() + _TOTAL_TIMEOUT_S
+    body = bytearray()
+    with client.stream("GET", url, headers={"Accept-Encoding": "identity"} | headers) as reply:
+        # Ours stops where a few bytes decode to gigabytes.
+        decode = decoder_for(reply.headers.get("content-encoding", "")) or bytes
+        for part in reply.iter_raw():
+            body += decode(part)
+            if len(body) > _MAX_BODY_BYTES:
+                raise ValueError(f"/models answers with more than {_MAX_BODY_BYTES >> 20} MB")
+            if time.monotonic() > deadline_s:
+                raise ValueError(f"/models takes longer than {_TOTAL_TIMEOUT_S:g} s")
+        return reply.status_code, bytes(body)
+
+
+def _models(body: bytes) -> list[JsonObject]:
     try:
-        data = reply.json().get("data")
+        data = json.loads(body).get("data")
     except (ValueError, AttributeError):
         return []
     return [m for m in data if isinstance(m, dict) and "id" in m] if isinstance(data, list) else []

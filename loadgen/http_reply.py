@@ -21,6 +21,7 @@ import httptools
 
 from surgeproof.outcomes import Outcome
 
+MAX_FRAMING_BYTES = 1 << 20
 _SPENT_PARSER = httptools.HttpResponseParser(None)
 
 
@@ -96,6 +97,7 @@ class HttpReply:
         self._not_before_ns: int | None = None
         self._keep_alive = False
         self._last_event_reported = False
+        self._framing_bytes = 0
 
     def begin(self, reader: ReplyReader) -> None:
         """A request was sent, whose reply is for `reader`."""
@@ -104,6 +106,7 @@ class HttpReply:
         self._reader = reader
         self._headers = {}
         self._last_event_reported = False
+        self._framing_bytes = 0
 
     def feed(self, data: bytes, at_ns: int, not_before_ns: int | None = None) -> Action:
         """Process the bytes of one read, with the arrival time of the last, and before which none had come."""
@@ -118,7 +121,15 @@ class HttpReply:
         reader, pieces = self._reader, self._pieces
         if reader is None:
             return Action.CLOSE
-        if pieces:
+        if not pieces:
+            # Heads, interim replies, extensions of chunks, trailers: the parser keeps what is not yet whole.
+            self._framing_bytes += len(data)
+            if self._framing_bytes > MAX_FRAMING_BYTES:
+                return self._fault(
+                    Outcome.MALFORMED, f"over {MAX_FRAMING_BYTES >> 10} kB of headers and framing without any body"
+                )
+        else:
+            self._framing_bytes = 0
             # One read may hold many chunks of the body: the reader gets them as the one arrival that they were.
             reader.on_body(pieces[0] if len(pieces) == 1 else b"".join(pieces), at_ns, not_before_ns)
             pieces.clear()

@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from surgeproof.credentials import Secrets
-from surgeproof.errors import RunBrokenError, StoreError
+from surgeproof.errors import InterruptedEarlyError, RunBrokenError, StoreError
 from surgeproof.exit_codes import ExitCode
 from surgeproof.records import RunState, StreamRecord
 from surgeproof.results import RunResult
@@ -51,12 +51,13 @@ def run_scenario(
         SurgeproofError: the run could not be begun or completed.
     """
     stopped: list[int] = []
-    previous = {
-        number: signal.signal(number, lambda received, _frame: stopped.append(received)) for number in _STOP_SIGNALS
-    }
+    # Before anything is sent, a signal ends the command wherever it is, such as in a name server that does not answer.
+    previous = {number: signal.signal(number, _stop_at_once) for number in _STOP_SIGNALS}
     retry = StoreRetry(on_notice)
     try:
         run, notes = begin_run(scenario, secrets, db_url, scenario_path, locust.run_dir)
+        for number in _STOP_SIGNALS:
+            signal.signal(number, lambda received, _frame: stopped.append(received))
         on_begin(run, notes)
         locust.release()
         _yield_to_workers()
@@ -71,6 +72,10 @@ def run_scenario(
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)
+
+
+def _stop_at_once(received: int, _frame: object) -> None:
+    raise InterruptedEarlyError(received)
 
 
 def _complete(

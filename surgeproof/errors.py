@@ -6,6 +6,7 @@
     │   ├── TraceError                 a trace file; names file, row and reason
     │   ├── RuleError                  an SLO rule
     │   └── EndpointError              unreachable, refuses the request, or has no such model
+    ├── InterruptedEarlyError     128+n  signal n came before anything was sent
     ├── StoreError                  5  the database cannot be read or written
     └── RunBrokenError              5  the run could not be completed
 
@@ -18,7 +19,7 @@ from surgeproof.exit_codes import ExitCode
 class SurgeproofError(Exception):
     """Base of all our errors; its text is one sentence a user can act on."""
 
-    exit_code = ExitCode.CRASH
+    exit_code: int = ExitCode.CRASH
 
 
 class UsageError(SurgeproofError):
@@ -41,6 +42,18 @@ class RuleError(UsageError):
 
 class EndpointError(UsageError):
     """The endpoint failed the check before the run."""
+
+
+class InterruptedEarlyError(SurgeproofError):
+    """A signal ended the command before it sent anything.
+
+    Args:
+        signal_number: the signal.
+    """
+
+    def __init__(self, signal_number: int) -> None:
+        super().__init__("interrupted; nothing was sent")
+        self.exit_code = 128 + signal_number
 
 
 class StoreError(SurgeproofError):

@@ -9,6 +9,7 @@ from surgeproof.credentials import Secrets, check_headers
 from surgeproof.errors import ConfigError
 from surgeproof.scenario_file import load_scenario, load_slo, parse_duration_s
 from surgeproof.storage.database_url import sqlite_path
+from surgeproof.strict_yaml import read_yaml
 
 MINIMAL = {"load.request_rate": 1.0, "load.duration_s": 1.0}
 
@@ -70,7 +71,7 @@ def test_a_relative_trace_is_meant_from_the_scenarios_folder(tmp_path: Path) -> 
         ("load: {request_rate: 1, duration: 1s}\ntarget: {timeouts: {read_s: -5}}", "timeouts.read_s"),
         ("load: {request_rate: 1, duration: 1s}\ntarget: {timeouts: {connect_s: 0}}", "above 0"),
         ("load: {request_rate: 1, duration: 1s}\ntarget: {timeouts: {connect_s: .inf}}", "timeouts.connect_s"),
-        ("load: {request_rate: 1, duration: 1s}\ntarget: {extra_body: &a {x: *a}}", "is not plain data|not valid YAML"),
+        ("load: {request_rate: 1, duration: 1s}\ntarget: {extra_body: &a {x: *a}}", "line 2: values are nested deeper"),
         ("load: {request_rate: 1, duration: 1s}\nprocesses: 0", "processes"),
         ("load: {request_rate: 1, duration: 1s, window_s: [5]}", "load.window_s"),
         ("load: {request_rate: 4, duration: 99999h}", r"4166.6 days; shorten it"),
@@ -175,3 +176,16 @@ def test_only_sqlite_urls_have_a_file() -> None:
     assert sqlite_path("sqlite:////a/x.db?mode=ro") == Path("/a/x.db")
     assert sqlite_path("sqlite://") is None
     assert sqlite_path("postgresql://u@h/d") is None
+
+
+def test_a_file_that_grows_as_it_is_read_is_refused(tmp_path: Path) -> None:
+    """A billion laughs: ten lists of ten aliases each, of the one before."""
+    lines = ["a0: &a0 [lol, lol]"] + [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 10)]
+    (tmp_path / "laughs.yaml").write_text("\n".join(lines))
+    with pytest.raises(ConfigError, match="or are more than 100,000 with all that aliases"):
+        read_yaml(tmp_path / "laughs.yaml", "scenario")
+    (tmp_path / "deep.yaml").write_text("[" * 5000 + "]" * 5000)
+    with pytest.raises(ConfigError, match="nested deeper than 50"):
+        read_yaml(tmp_path / "deep.yaml", "scenario")
+    (tmp_path / "fair.yaml").write_text("rules: &r ['ttft p99 < 1s']\nslo: {P0: *r, P1: *r}\n")
+    assert read_yaml(tmp_path / "fair.yaml", "scenario")["slo"] == {"P0": ["ttft p99 < 1s"], "P1": ["ttft p99 < 1s"]}

@@ -18,7 +18,8 @@ COMMAND = f"{sys.executable} -m surgeproof"
 def judged(endpoint: LoggingEndpoint, tmp_path: Path) -> str:
     """A folder with one run that fails its objective; the flags of that run."""
     (tmp_path / "slo.yaml").write_text("['ttft p50 < 1ms']")
-    flags = f"run --base-url {endpoint.base_url} --request-rate 50 --duration 2s --input-len 10 --output-len 5 --slo slo.yaml"
+    load = "--request-rate 50 --duration 2s --input-len 10 --output-len 5"
+    flags = f"run --base-url {endpoint.base_url} {load} --slo slo.yaml"
     assert surgeproof(*flags.split(), cwd=tmp_path).returncode == 3
     return flags
 

@@ -260,3 +260,24 @@ def test_framing_that_gateways_send_and_clients_accept(head: bytes, body: bytes)
     held.begin(reader)
     assert held.feed(reply, START_NS) is Action.KEEP
     assert reader.saw_done
+
+
+@pytest.mark.parametrize(
+    ("start", "more"),
+    [
+        (b"HTTP/1.1 200 OK\r\nX-A: ", b"a" * 65536),
+        (b"HTTP/1.1 200 OK\r\n", b"X-A: a\r\n" * 8192),
+        (b"", b"HTTP/1.1 103 Early Hints\r\n\r\n" * 2048),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nx\r\n0\r\n", b"X-A: a\r\n" * 8192),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1;", b"a" * 65536),
+    ],
+    ids=["a header", "headers", "interim replies", "trailers", "an extension"],
+)
+def test_endless_framing_ends_the_reply(start: bytes, more: bytes) -> None:
+    """A megabyte of it is enough; none of it may be kept for ever."""
+    held = HttpReply()
+    held.begin(StreamReader())
+    held.feed(start, START_NS)
+    actions = [held.feed(more, START_NS) for _ in range(40)]
+    assert Action.FAULT in actions[:20]
+    assert "without any body" in held.fault[1] or "not HTTP/1.1" in held.fault[1]

@@ -70,7 +70,6 @@ def test_hidden_reasoning_is_taken_off_the_time_per_token() -> None:
     [
         {"reasoning_content": "x"},
         {"reasoning": "x"},
-        {"refusal": "no"},
         {"tool_calls": [{"index": 0, "function": {"name": "f", "arguments": ""}}]},
         {"tool_calls": [{"index": 0, "function": {"arguments": "{"}}]},
         {"function_call": {"name": "f"}},
@@ -82,6 +81,12 @@ def test_generated_output_in_any_channel_is_the_first_token_but_no_answer(fields
     reader = read(delta(role="assistant", content=""), delta(**fields), delta(content="x"), FINISH + DONE)
     assert reader.first_token_at_ns == 20_000_000
     assert reader.first_answer_at_ns == 30_000_000
+
+
+def test_a_refusal_is_what_the_user_reads() -> None:
+    reader = read(delta(refusal="I can"), delta(refusal="not"), FINISH + DONE)
+    assert reader.first_answer_at_ns == reader.first_token_at_ns == 10_000_000
+    assert reader.text.answer() == "I cannot"
 
 
 @pytest.mark.parametrize(
