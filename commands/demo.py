@@ -6,8 +6,9 @@ from pathlib import Path
 
 import click
 
-from surgeproof.commands.options import db_option, secrets_of, shown
+from surgeproof.commands.options import db_option, secrets_of
 from surgeproof.commands.run import run_and_show
+from surgeproof.redaction import shown_url
 
 DEMO_SCENARIO = Path(__file__).with_name("demo.yaml")
 
@@ -27,8 +28,8 @@ def demo(duration: str, db: str) -> None:
     program = "surgeproof" if shutil.which("surgeproof") else sys.argv[0]
     click.echo(
         "\nThat was Surgeproof on its own simulated engine. Next:\n"
-        f"  {program} runs list --db {shown(db)}\n"
-        f"  {program} ui --db {shown(db)}\n"
+        f"  {program} runs list --db {shown_url(db)}\n"
+        f"  {program} ui --db {shown_url(db)}\n"
         f"  {program} run --profile azure-conv --base-url http://YOUR-HOST:8000/v1 --window 1860,1920"
     )
     sys.exit(code)

@@ -10,9 +10,10 @@ import click
 
 from surgeproof import __version__
 from surgeproof.commands import calibrate, demo, gate, objectives, probe, review, run, servers, stored, traces
-from surgeproof.commands.output import tolerate_output_errors
+from surgeproof.commands.output import guard_output
 from surgeproof.errors import SurgeproofError
 from surgeproof.exit_codes import ExitCode
+from surgeproof.redaction import Redactor, secrets_of_process, secrets_of_url
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
@@ -49,7 +50,7 @@ for command in (
 
 def _hide_secrets_from_process_list(arguments: list[str]) -> None:
     """Other users of the host can read the process list: remove keys, headers and passwords from it."""
-    if any(part.startswith(("--api-key", "--header")) or ("://" in part and "@" in part) for part in arguments):
+    if any(part.startswith(("--api-key", "--header")) or secrets_of_url(part) for part in arguments):
         import setproctitle
 
         setproctitle.setproctitle(f"surgeproof {arguments[0] if arguments else ''}")
@@ -72,7 +73,7 @@ def main() -> None:
         click.echo("Error: an argument is not valid UTF-8", err=True)
         sys.exit(ExitCode.USAGE)
     _hide_secrets_from_process_list(arguments)
-    tolerate_output_errors()
+    guard_output(Redactor(secrets_of_process(arguments, os.environ)))
     try:
         code = cli.main(args=arguments, prog_name="surgeproof", standalone_mode=False)
     except click.exceptions.Exit as exc:

@@ -118,13 +118,6 @@ def secrets_of(api_key: str | None, headers: tuple[tuple[str, str], ...]) -> "Se
     return check_headers(given | dict(headers))
 
 
-def shown(db: str) -> str:
-    """A database URL that is safe to print."""
-    from surgeproof.storage.store import shown_url
-
-    return shown_url(db)
-
-
 def parse_class_weights(text: str) -> dict[str, float]:
     """Read `P0=5,P1=3,P2=1`.
 

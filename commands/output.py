@@ -2,8 +2,11 @@
 
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+from surgeproof.redaction import Redactor
 
 
 class TolerantStream:
@@ -13,19 +16,20 @@ class TolerantStream:
 
     Args:
         stream: standard output or error.
+        redact: takes secrets out of what is written.
         report: called with the reason, unless the reader has just left.
     """
 
-    def __init__(self, stream: Any, report: Any = None) -> None:
-        self._stream, self._report = stream, report
+    def __init__(self, stream: Any, redact: Redactor, report: Callable[[str], object] | None = None) -> None:
+        self._stream, self._redact, self._report = stream, redact, report
 
     def write(self, text: str) -> int:
         """Write, or drop."""
         try:
-            return int(self._stream.write(text))
+            self._stream.write(self._redact(text))
         except OSError as exc:
             self._drop(exc)
-            return len(text)
+        return len(text)
 
     def flush(self) -> None:
         """Flush, or drop."""
@@ -45,9 +49,9 @@ class TolerantStream:
             self._report(f"Error: standard output cannot be written: {exc.strerror}\n")
 
 
-def tolerate_output_errors() -> None:
-    """From now on a closed pipe or a full disk behind standard output or error does not end the program."""
+def guard_output(redact: Redactor) -> None:
+    """From now on nothing secret is printed, and a closed pipe or a full disk behind it does not end the program."""
     # Python has no stream where the shell closed the descriptor.
-    error = TolerantStream(sys.stderr or Path(os.devnull).open("w"))  # noqa: SIM115
+    error = TolerantStream(sys.stderr or Path(os.devnull).open("w"), redact)  # noqa: SIM115
     sys.stderr = error
-    sys.stdout = TolerantStream(sys.stdout or Path(os.devnull).open("w"), error.write)  # noqa: SIM115
+    sys.stdout = TolerantStream(sys.stdout or Path(os.devnull).open("w"), redact, error.write)  # noqa: SIM115

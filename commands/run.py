@@ -14,12 +14,12 @@ from surgeproof.commands.options import (
     report_options,
     secret_options,
     secrets_of,
-    shown,
     tls_of,
     tls_options,
     write_reports_or_say,
 )
 from surgeproof.errors import ConfigError
+from surgeproof.redaction import shown_url
 from surgeproof.strict_json import JsonObject
 
 if TYPE_CHECKING:
@@ -155,7 +155,7 @@ def _repeat(
         click.echo(json.dumps(result_document(together), allow_nan=False))
     else:
         print_result(together)
-        click.echo(f"Stored in {shown(db)}; judge them again with: surgeproof gate {' '.join(map(str, done))}")
+        click.echo(f"Stored in {shown_url(db)}; judge them again with: surgeproof gate {' '.join(map(str, done))}")
     return together
 
 
@@ -190,7 +190,7 @@ def run_and_show(scenario: "Scenario", secrets: "Secrets", db: str, path: Path |
         file = sqlite_path(db)
         if file is not None and not file.exists():
             raise StoreError(f"database {file} was removed during the run; its results are lost")
-        click.echo(f"Stored in {shown(db)}; view it with: surgeproof ui --db {shown(db)}")
+        click.echo(f"Stored in {shown_url(db)}; view it with: surgeproof ui --db {shown_url(db)}")
     return result
 
 

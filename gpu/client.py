@@ -10,6 +10,7 @@ import msgspec
 from surgeproof.clock import ClockOffset, estimate_offset
 from surgeproof.errors import UsageError
 from surgeproof.records import GpuFacts, GpuSample
+from surgeproof.redaction import without_userinfo
 from surgeproof.results import AgentReport
 from surgeproof.strict_json import JsonObject
 
@@ -28,9 +29,9 @@ class AgentClient:
     """
 
     def __init__(self, url: str, token: str | None, now_ns: Callable[[], int]) -> None:
-        self.url = url.rstrip("/")
+        self.url = without_userinfo(url.rstrip("/"))
         headers = {"Authorization": f"Bearer {token}"} if token else {}
-        self._http = httpx2.Client(base_url=self.url, headers=headers, timeout=_TIMEOUT_S)
+        self._http = httpx2.Client(base_url=url.rstrip("/"), headers=headers, timeout=_TIMEOUT_S)
         self._now_ns = now_ns
         self._instance = ""
         self._cursor = 0

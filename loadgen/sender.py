@@ -16,11 +16,13 @@ from surgeproof.loadgen.prompts import PromptMaker
 from surgeproof.loadgen.stream import StreamReader
 from surgeproof.loadgen.unsent import failed_record
 from surgeproof.records import RequestPlan, StreamRecord
+from surgeproof.redaction import Redactor
 from surgeproof.scenario import TargetConfig
 from surgeproof.strict_json import JsonObject
 
 logger = logging.getLogger(__name__)
 
+_SERVER_TEXTS = ("error", "finish_reason", "request_id", "server_timing")
 PATHS = {"chat": "/chat/completions", "completions": "/completions"}
 
 
@@ -85,6 +87,7 @@ class Sender:
         prompts: where their text comes from.
         run_uid: names the run in each request's id and trace parent.
         worker: number of this worker.
+        redact: takes secrets out of what servers send back.
         block_tokens: tokens of a block that a hash id names.
     """
 
@@ -95,8 +98,10 @@ class Sender:
         prompts: PromptMaker,
         run_uid: str,
         worker: int,
+        redact: Redactor | None = None,
         block_tokens: int = 512,
     ) -> None:
+        self._redact = redact or Redactor()
         self.block_tokens = block_tokens
         self.client = client
         self.form = form
@@ -144,7 +149,8 @@ class Sender:
         """Send now; `on_record` is called once, in a hub callback."""
 
         def done(exchange: Exchange) -> None:
-            on_record(self._safe_record(plan, exchange, intended_at_ns, phase, step), plan)
+            record = self._safe_record(plan, exchange, intended_at_ns, phase, step)
+            on_record(self._without_secrets(record), plan)
 
         usage_fallback.send(
             self.client, payload, lambda: self.payload(plan), lambda: self.form.reader(plan.output_tokens), done
@@ -160,6 +166,12 @@ class Sender:
             logger.exception("error in the client while describing a reply")
             record = failed_record(plan, intended_at_ns, self.worker, phase, step, exc)
             return msgspec.structs.replace(record, sent_at_ns=exchange.sent_at_ns)
+
+    def _without_secrets(self, record: StreamRecord) -> StreamRecord:
+        """A server may send back the key that it was given."""
+        found = {name: text for name in _SERVER_TEXTS if (text := getattr(record, name))}
+        clean = {name: self._redact(text) for name, text in found.items()}
+        return record if clean == found else msgspec.structs.replace(record, **clean)
 
     def record(self, plan: RequestPlan, exchange: Exchange, intended_at_ns: int, phase: str, step: int) -> StreamRecord:
         """The record of a finished exchange."""

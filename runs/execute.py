@@ -11,6 +11,7 @@ from surgeproof.credentials import Secrets
 from surgeproof.errors import InterruptedEarlyError, RunBrokenError, StoreError
 from surgeproof.exit_codes import ExitCode
 from surgeproof.records import RunState, StreamRecord
+from surgeproof.redaction import shown_url
 from surgeproof.results import RunResult
 from surgeproof.runs.collect import RunInProgress
 from surgeproof.runs.judge import complete_run
@@ -86,7 +87,7 @@ def _complete(
     try:
         return retry.until_stored(lambda: complete_run(run, state, exit_code), lambda: len(stopped) > signals)
     except StoreError as exc:
-        url = run.store.engine.url.render_as_string(hide_password=True)
+        url = shown_url(run.store.engine.url.render_as_string(hide_password=False))
         raise StoreError(
             f"{exc}. Everything that was measured is kept in {run.run_dir}; "
             f"when the database can be written again: surgeproof recover --db {url}"

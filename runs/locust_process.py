@@ -20,6 +20,7 @@ from typing import Any
 from surgeproof.credentials import Secrets
 from surgeproof.errors import UsageError
 from surgeproof.loadgen.spec import PARENT_VARIABLE, RUN_DIR_VARIABLE
+from surgeproof.redaction import shown_url
 from surgeproof.scenario import Scenario
 from surgeproof.storage.database_url import sqlite_path
 
@@ -135,7 +136,7 @@ def make_run_dir(db_url: str) -> Path:
     path = sqlite_path(db_url)
     if path is None and (db_url.startswith("sqlite") or "://" not in db_url):
         raise UsageError(
-            f"database URL {db_url.rpartition('@')[2]!r} cannot be used: write sqlite:///FILE or postgresql://HOST/NAME"
+            f"database URL {shown_url(db_url)!r} cannot be used: write sqlite:///FILE or postgresql://HOST/NAME"
         )
     root = spool_root(path) if path is not None else Path(f"surgeproof{SPOOLS_SUFFIX}")
     run_dir = (root / uuid.uuid4().hex).absolute()

@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 
 import msgspec
+from msgspec import structs
 
 from surgeproof.clock import MonotonicClock
 from surgeproof.credentials import Secrets
@@ -12,6 +13,7 @@ from surgeproof.loadgen.ceiling import ceiling_note, load_ceiling
 from surgeproof.loadgen.endpoint import Endpoint, check_endpoint
 from surgeproof.loadgen.plan import Plan
 from surgeproof.loadgen.spec import PLAN_FILE, SPEC_FILE, RunSpec
+from surgeproof.redaction import without_userinfo
 from surgeproof.results import NewRun, PlanFacts
 from surgeproof.runs.collect import RunInProgress
 from surgeproof.runs.environment import describe_environment
@@ -55,7 +57,8 @@ def begin_run(
     clock = MonotonicClock()
     agents = open_agents(scenario.gpu_agents, os.environ.get(_AGENT_TOKEN_VARIABLE), clock.now_ns)
     store = Store(db_url)
-    spec = RunSpec(run_dir.name, scenario, endpoint.base_url, endpoint.model, clock.anchor_ns, str(run_dir))
+    kept = _without_secrets(scenario)
+    spec = RunSpec(run_dir.name, kept, endpoint.base_url, endpoint.model, clock.anchor_ns, str(run_dir))
     (run_dir / SPEC_FILE).write_bytes(msgspec.json.encode(spec))
     plan.save(run_dir / PLAN_FILE)
     run_id = store.create_run(
@@ -63,10 +66,10 @@ def begin_run(
             uid=spec.uid,
             name=scenario.name,
             started_at_ns=clock.now_ns(),
-            base_url=_without_user(endpoint.base_url),
+            base_url=without_userinfo(endpoint.base_url),
             model=" + ".join(scenario.target.models) or endpoint.model,
             endpoint=scenario.target.endpoint,
-            scenario=scenario,
+            scenario=kept,
             metadata=scenario.metadata,
             environment=describe_environment(scenario_path, ceiling),
             spool=str(run_dir),
@@ -88,6 +91,8 @@ def _too_long(plan: Plan, endpoint: Endpoint) -> list[str]:
     return [f"{over} requests exceed the model's context of {endpoint.max_model_len} tokens"] if over else []
 
 
-def _without_user(url: str) -> str:
-    scheme, separator, rest = url.partition("://")
-    return f"{scheme}{separator}{rest.rpartition('@')[2]}"
+def _without_secrets(scenario: Scenario) -> Scenario:
+    """The scenario as it is stored: its URLs may name users and passwords."""
+    base_url = scenario.target.base_url
+    target = structs.replace(scenario.target, base_url=base_url and without_userinfo(base_url))
+    return structs.replace(scenario, target=target, gpu_agents=[*map(without_userinfo, scenario.gpu_agents)])

@@ -3,6 +3,7 @@
 import sqlalchemy as sa
 
 from surgeproof.errors import StoreError
+from surgeproof.redaction import shown_url
 from surgeproof.storage import tables
 
 HEAD = "0103"
@@ -39,7 +40,7 @@ def ensure_schema(engine: sa.Engine) -> None:
 
 
 def _shown(engine: sa.Engine) -> str:
-    return engine.url.render_as_string(hide_password=True)
+    return shown_url(engine.url.render_as_string(hide_password=False))
 
 
 def _revision(connection: sa.Connection) -> str | None:

@@ -20,6 +20,7 @@ from surgeproof.columns import RecordColumns
 from surgeproof.errors import ConfigError, StoreError, UsageError
 from surgeproof.outcomes import Outcome
 from surgeproof.records import GpuSample, HealthSample, RunState, StreamRecord
+from surgeproof.redaction import Redactor, secrets_of_url, shown_url
 from surgeproof.results import NewRun, PlanFacts, RuleVerdict, RunEnd
 from surgeproof.storage import tables
 from surgeproof.storage.database_url import sqlite_path
@@ -256,8 +257,9 @@ def translated_errors(action: str, engine: sa.Engine) -> Iterator[None]:
         yield
     except SQLAlchemyError as exc:
         cause = exc.orig if isinstance(exc, DBAPIError) else exc
-        name = engine.url.render_as_string(hide_password=True)
-        raise StoreError(f"cannot {action} database {name}: {' '.join(str(cause).split())}") from exc
+        url = engine.url.render_as_string(hide_password=False)
+        reason = Redactor(secrets_of_url(url))(" ".join(str(cause).split()))
+        raise StoreError(f"cannot {action} database {shown_url(url)}: {reason}") from exc
 
 
 def _delete_unsent(connection: sa.Connection, run_id: int, indexes: Sequence[int]) -> None:
@@ -322,11 +324,3 @@ def _tune_sqlite(connection: sqlite3.Connection, _record: Any) -> None:
     # 32 MB of log before it is moved into the file: the default of 4 MB moves most pages several times.
     connection.execute("PRAGMA wal_autocheckpoint=8000")
     connection.execute("PRAGMA foreign_keys=ON")
-
-
-def shown_url(url: str) -> str:
-    """A database URL without its password."""
-    try:
-        return sa.engine.make_url(url).render_as_string(hide_password=True)
-    except sa.exc.ArgumentError:
-        return url.partition("@")[2] or url

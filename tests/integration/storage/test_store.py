@@ -10,6 +10,7 @@ from surgeproof.columns import INTEGERS, MISSING, TEXTS, RecordColumns
 from surgeproof.errors import ConfigError, StoreError, UsageError
 from surgeproof.loadgen.plan import PLAN_DTYPE, Plan
 from surgeproof.records import HealthSample, Verdict
+from surgeproof.redaction import shown_url
 from surgeproof.results import Interval, PlanFacts, RuleVerdict
 from surgeproof.storage import tables
 from surgeproof.storage.queries import (
@@ -21,7 +22,7 @@ from surgeproof.storage.queries import (
     run_columns,
     unfinished_runs,
 )
-from surgeproof.storage.store import Store, open_engine, shown_url
+from surgeproof.storage.store import Store, open_engine
 from surgeproof.strict_json import to_json
 from tests.integration.storage.examples import RUN, new_run, record, run_end
 
