@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin
 
-.PHONY: demo test quick coverage docs check lint types links bench ui clean
+.PHONY: demo test faults quick coverage docs check lint types links bench ui clean
 
 $(BIN)/surgeproof: pyproject.toml requirements.lock
 	$(PYTHON) -m venv $(VENV)
@@ -17,7 +17,10 @@ demo: $(BIN)/surgeproof
 	$(BIN)/surgeproof demo
 
 test: $(VENV)/.test
-	$(BIN)/pytest -n 2
+	$(BIN)/pytest -n 2 -m 'not faults'
+
+faults: $(VENV)/.test
+	$(BIN)/pytest -n 2 -m faults tests/e2e/faults
 
 quick: $(VENV)/.test
 	$(BIN)/pytest -n 2 -m 'not slow' tests/unit
@@ -42,7 +45,7 @@ lint: $(VENV)/.test links
 types: $(VENV)/.test links
 	$(BIN)/mypy .links/surgeproof
 
-check: lint types test
+check: lint types test faults
 
 bench: $(VENV)/.test
 	$(BIN)/python -m surgeproof.benchmarks

@@ -5,11 +5,14 @@ sender is given a function that sends, and both are called with what arrived. A 
 storing one twice changes nothing.
 """
 
+import logging
 import time
 from collections.abc import Callable
 from pathlib import Path
 
-from surgeproof.loadgen.spool import Batch, SpoolWriter, encode_frame, is_whole, spool_path
+from surgeproof.loadgen.spool import Batch, SpoolWriter, decode_frame, encode_frame, is_whole, spool_path
+
+logger = logging.getLogger(__name__)
 
 _RESEND_S = 2.0
 _MAX_RESENT = 16
@@ -92,15 +95,24 @@ class BatchReceiver:
 
     Args:
         run_dir: the run's folder; a received spool looks like one written here.
+        owner_of: the worker whose share a request is, by its plan index.
     """
 
-    def __init__(self, run_dir: Path) -> None:
-        self._run_dir = run_dir
+    def __init__(self, run_dir: Path, owner_of: Callable[[int], int]) -> None:
+        self._run_dir, self._owner_of = run_dir, owner_of
         self._spools: dict[int, SpoolWriter] = {}
 
     def take(self, worker: int, frame: bytes) -> bool:
-        """Write a frame; True when it may be acknowledged, False when it is damaged or the disk is full."""
+        """Write a frame; True when it may be acknowledged, False when it is damaged or the disk is full.
+
+        A worker reports its own requests only: whatever else it sends must not take the place of another's records.
+        """
         if not is_whole(frame):
+            return False
+        batch = decode_frame(frame)
+        foreign = [r for r in batch.records if r.worker != worker or self._owner_of(r.plan_index) != worker]
+        if batch.worker != worker or foreign:
+            logger.warning("worker %d sent records of requests that are not its own: dropped", worker)
             return False
         if worker not in self._spools:
             self._spools[worker] = SpoolWriter(spool_path(self._run_dir, worker))

@@ -26,12 +26,14 @@ from surgeproof.clock import MonotonicClock
 from surgeproof.credentials import Secrets
 from surgeproof.errors import SurgeproofError
 from surgeproof.loadgen.engine import Engine
+from surgeproof.loadgen.exposure import LOOPBACK, check_page, guard_page
 from surgeproof.loadgen.locust_load import ProcessLoad
 from surgeproof.loadgen.parent_death import end_with_parent
 from surgeproof.loadgen.plan import Plan
-from surgeproof.loadgen.spec import PARENT_VARIABLE, PLAN_FILE, SPEC_FILE, RunSpec
+from surgeproof.loadgen.spec import PARENT_VARIABLE, PLAN_FILE, SPEC_FILE, TOKEN_VARIABLE, RunSpec
 from surgeproof.loadgen.spool import SpoolWriter, spool_path
 from surgeproof.loadgen.users import USER_CLASSES, LadderShape, OpenLoopShape, ReplayUser
+from surgeproof.loadgen.worker_channel import protect_channel
 from surgeproof.loadgen.workers import RemoteWorkers, WorkerController
 from surgeproof.scenario import Scenario
 
@@ -307,11 +309,14 @@ class RunController:
 
 
 def install(owner: RunOwner) -> None:
-    """Hook into Locust; called once by the locustfile."""
+    """Hook into Locust; called once by the locustfile, before Locust opens a socket."""
+    protect_channel(os.environ.get(TOKEN_VARIABLE))
     locust.stats.CSV_STATS_INTERVAL_SEC = _CSV_INTERVAL_S
 
     @events.init_command_line_parser.add_listener
     def add_arguments(parser: Any, **_: Any) -> None:
+        # Locust's own are all interfaces, without a login; the API key is behind them.
+        parser.set_defaults(web_host=LOOPBACK, master_bind_host=LOOPBACK)
         owner.add_arguments(parser)
 
     @events.init.add_listener
@@ -320,6 +325,9 @@ def install(owner: RunOwner) -> None:
         controller = WorkerController(environment) if is_worker else RunController(environment, owner)
         environment.surgeproof = controller
         try:
+            check_page(environment.parsed_options)
+            if environment.web_ui is not None:
+                guard_page(environment.web_ui.app)
             controller.install()
         except SurgeproofError as exc:
             sys.stderr.write(f"Error: {exc}\n")

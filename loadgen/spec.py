@@ -10,6 +10,8 @@ RUN_DIR_VARIABLE = "SURGEPROOF_RUN_DIR"
 """Environment variable by which a Locust that `surgeproof run` started learns the run's folder."""
 
 
+TOKEN_VARIABLE = "SURGEPROOF_CLUSTER_TOKEN"  # noqa: S105 - a variable's name
+"""Environment variable with the token that a Locust master and its workers share."""
 PARENT_VARIABLE = "SURGEPROOF_PARENT_PID"
 """Environment variable with the process id of the `surgeproof run` that started a Locust."""
 

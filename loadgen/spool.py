@@ -56,6 +56,11 @@ def is_whole(frame: bytes) -> bool:
     return _frame_end(frame, 0) == len(frame)
 
 
+def decode_frame(frame: bytes) -> Batch:
+    """The batch of a whole frame."""
+    return _decoder.decode(memoryview(frame)[_HEAD.size :])
+
+
 def _frame_end(data: bytes, start: int) -> int | None:
     """Where the whole frame that begins at `start` ends; None if there is none."""
     if len(data) < start + _HEAD.size:

@@ -17,8 +17,10 @@ master's clock. Workers started with `--worker`, on this host or another, get ev
 
 import logging
 import os
+import re
 import signal
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -90,7 +92,8 @@ class RemoteWorkers:
         self._numbers = {client.id: number for number, client in enumerate(self._runner.clients.ready)}
         self._ready, self._done, self._ended = set(), set(), set()
         self._facts = {number: WorkerFacts(number, host_of(name)) for name, number in self._numbers.items()}
-        self._receiver, self._notes = BatchReceiver(run_dir), SpoolWriter(spool_path(run_dir, None))
+        owner_of = _owners(plan, len(self._numbers), closed_loop=spec.scenario.closed_loop)
+        self._receiver, self._notes = BatchReceiver(run_dir, owner_of), SpoolWriter(spool_path(run_dir, None))
         self._packed_plan = b""
         self._plan = plan
         spec_json = msgspec.json.encode(spec).decode()
@@ -243,6 +246,7 @@ class WorkerController:
         data = msg.data
         spec = msgspec.json.decode(data["spec"], type=RunSpec)
         try:
+            self._check_order(spec)
             self._end(interrupted=True)
             offset = ClockOffset(0, 0)
             if self._forked:
@@ -266,6 +270,18 @@ class WorkerController:
         self.load.attach(engine, spec.scenario, lambda: self._send("done", {}))
         facts = WorkerFacts(data["worker"], os.uname().nodename, offset.ahead_ns, offset.uncertainty_ns)
         self._send("ready", msgspec.to_builtins(facts))
+
+    def _check_order(self, spec: RunSpec) -> None:
+        """A master says what is sent, but not where to, if this worker was started for a host.
+
+        Raises:
+            RunBrokenError: the run is not for this worker.
+        """
+        if not re.fullmatch(r"[0-9a-f]{32}", spec.uid):
+            raise RunBrokenError("the master names a run by something that is no run's name")
+        host = (self.environment.parsed_options.host or "").rstrip("/")
+        if host and not self._forked and host.removesuffix("/v1") != spec.base_url.rstrip("/").removesuffix("/v1"):
+            raise RunBrokenError(f"the master's run is against {spec.base_url}, this worker was started for {host}")
 
     def _agree_on_clock(self) -> ClockOffset:
         """How far the master's clock is ahead of this worker's."""
@@ -358,6 +374,14 @@ class WorkerController:
 
     def _send(self, name: str, data: JsonObject) -> None:
         self.runner.send_message(f"surgeproof_{name}", data)
+
+
+def _owners(plan: Plan, workers: int, *, closed_loop: bool) -> Callable[[int], int]:
+    """The worker whose share each request is; -1 for what is no request of the plan."""
+    if closed_loop:
+        return lambda index: index % workers
+    shares = plan.workers_of(workers)
+    return lambda index: int(shares[index]) if 0 <= index < len(shares) else -1
 
 
 def host_of(client_id: str) -> str:

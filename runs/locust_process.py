@@ -7,6 +7,7 @@ this module therefore needs the standard library only.
 
 import contextlib
 import os
+import secrets as secrets_of_system
 import shutil
 import signal
 import socket
@@ -19,7 +20,7 @@ from typing import Any
 
 from surgeproof.credentials import Secrets
 from surgeproof.errors import UsageError
-from surgeproof.loadgen.spec import PARENT_VARIABLE, RUN_DIR_VARIABLE
+from surgeproof.loadgen.spec import PARENT_VARIABLE, RUN_DIR_VARIABLE, TOKEN_VARIABLE
 from surgeproof.redaction import shown_url
 from surgeproof.scenario import Scenario
 from surgeproof.storage.database_url import sqlite_path
@@ -60,6 +61,8 @@ class LocustProcess:
             | {
                 RUN_DIR_VARIABLE: str(self.run_dir),
                 PARENT_VARIABLE: str(os.getpid()),
+                # Other users of this host must not join its workers.
+                TOKEN_VARIABLE: secrets_of_system.token_hex(32),
             }
         )
         environment.pop("OPENAI_API_KEY", None)

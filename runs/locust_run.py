@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from surgeproof.credentials import Secrets
-from surgeproof.loadgen.endpoint import check_endpoint
+from surgeproof.loadgen.endpoint import base_url_of, check_endpoint
 from surgeproof.loadgen.plan import Plan
 from surgeproof.loadgen.spec import RunSpec
 from surgeproof.records import RunState
@@ -36,6 +36,7 @@ class LocustRuns:
         self._report = report
         self._scenario: Scenario | None = None
         self._path: Path | None = None
+        self._db = DEFAULT_DATABASE_URL
         self._run: RunInProgress | None = None
 
     def add_arguments(self, parser: Any) -> None:
@@ -61,6 +62,8 @@ class LocustRuns:
         overrides: JsonObject = {key: value for key, value in given.items() if value}
         if options.host:
             overrides["target.base_url"] = _v1(options.host)
+        # Locust's page can change every option: where the API key goes and where runs are stored is decided here.
+        self._db = options.db
         if options.slo:
             overrides["slo"] = load_slo(Path(options.slo))
         self._path = Path(options.scenario) if options.scenario else None
@@ -79,6 +82,8 @@ class LocustRuns:
         parse_objectives(scenario.slo)
         if options.headless and not options.worker:
             check_endpoint(scenario.target, self._secrets())
+        elif not options.worker:
+            base_url_of(scenario.target)
         self._scenario = scenario
         return scenario
 
@@ -89,10 +94,7 @@ class LocustRuns:
         if self._path is None:
             load = msgspec.structs.replace(scenario.load, concurrency=(users,), duration_s=options.run_time)
             scenario = msgspec.structs.replace(scenario, load=load)
-            if options.host:
-                target = msgspec.structs.replace(scenario.target, base_url=_v1(options.host))
-                scenario = msgspec.structs.replace(scenario, target=target)
-        self._run, notes = begin_run(scenario, self._secrets(), options.db, self._path, make_run_dir(options.db))
+        self._run, notes = begin_run(scenario, self._secrets(), self._db, self._path, make_run_dir(self._db))
         for note in notes:
             sys.stderr.write(f"Note: {note}\n")
         return self._run.spec, self._run.plan

@@ -17,8 +17,6 @@ from tests.e2e.test_crash import stored, wait_for
 from tests.e2e.test_run import rows, surgeproof
 from tests.postgres_server import PostgresServer
 
-pytestmark = pytest.mark.slow
-
 
 @pytest.fixture
 def endpoint() -> Iterator[LoggingEndpoint]:

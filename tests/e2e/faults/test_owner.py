@@ -15,7 +15,6 @@ from tests.e2e.test_crash import locusts, stored, wait_for
 from tests.e2e.test_run import LOCUSTFILE, rows, surgeproof
 
 __all__ = ["endpoint"]
-pytestmark = pytest.mark.slow
 
 
 @pytest.mark.parametrize("processes", ["1", "2"])

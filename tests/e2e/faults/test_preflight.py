@@ -76,7 +76,6 @@ def started(base_url: str, cwd: Path) -> "subprocess.Popen[str]":
     return subprocess.Popen(command, cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("answer", "said"), [(endless, "more than 8 MB"), (trickle, "longer than 10 s"), (bomb, "decodes to")]
 )

@@ -6,7 +6,6 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import psutil
-import pytest
 
 from surgeproof.gpu.agent import Sampler
 from tests.e2e.test_run import surgeproof
@@ -39,7 +38,6 @@ class Echo(BaseHTTPRequestHandler):
         """Stay silent."""
 
 
-@pytest.mark.slow
 def test_no_secret_reaches_a_file_an_output_or_the_process_list(tmp_path: Path) -> None:
     server = ThreadingHTTPServer(("127.0.0.1", 0), Echo)
     threading.Thread(target=server.serve_forever).start()
