@@ -46,6 +46,8 @@ def audit_run(
     tightest_ms: float | None,
     cap: int,
     processes: int = 1,
+    fixed_lengths: bool = False,
+    damaged_bytes: int = 0,
 ) -> Audit:
     """Audit one run.
 
@@ -58,6 +60,8 @@ def audit_run(
         tightest_ms: the smallest latency objective, ms.
         cap: requests in flight at most, over all workers (open loop).
         processes: workers that shared it.
+        fixed_lengths: the requests forbade an early end, so output lengths are a part of the plan.
+        damaged_bytes: of the workers' spools, that could not be read.
     """
     outcome = columns.texts("outcome")
     waits_ms = cap_wait_ms(columns, max(1, cap // max(1, processes))) if open_loop else np.zeros(len(columns))
@@ -75,9 +79,18 @@ def audit_run(
         "raise 'ulimit -n' or net.ipv4.ip_local_port_range, or lower the rate"
     )
     checks.append(AuditCheck("client_resource", float(refused), 0.0, "requests", refused == 0, remedy, voids_all=True))
+    remedy = (
+        f"{damaged_bytes} bytes of what the workers recorded cannot be read, so records are missing: check the disk"
+    )
+    damage = AuditCheck(
+        "spool_damaged_bytes", float(damaged_bytes), 0.0, "bytes", damaged_bytes == 0, remedy, voids_all=True
+    )
+    checks.append(damage)
     checks += _worker_checks(workers)
     checks += _health_checks(health, cause)
     checks += _prompt_checks(columns, outcome)
+    if fixed_lengths:
+        checks += _output_checks(columns, outcome)
     return Audit(tuple(check for check in checks if check is not None), _cap_wait(columns, waits_ms, cap))
 
 
@@ -253,3 +266,18 @@ def _prompt_checks(columns: RecordColumns, outcome: TextColumn) -> list[AuditChe
         f"or --words-per-token {planned / got:.2f}"
     )
     return [_check("prompt_tokens_error", off, 0.25, "ratio", remedy)]
+
+
+def _output_checks(columns: RecordColumns, outcome: TextColumn) -> list[AuditCheck]:
+    """Output tokens that the server counted against those that it was asked for, where it must not end earlier."""
+    counted = (outcome == Outcome.OK) & columns.has("output_tokens")
+    if not counted.any():
+        return []
+    got, planned = (
+        float(columns.integers(name)[counted].mean()) for name in ("output_tokens", "planned_output_tokens")
+    )
+    remedy = (
+        f"answers had {got:.0f} of {planned:.0f} planned tokens although an early end was forbidden, so the load was "
+        "lighter than the plan: the server ignores ignore_eos or min_tokens, or its context is too short"
+    )
+    return [_check("output_tokens_missing", max(0.0, 1 - got / planned), 0.1, "ratio", remedy)]

@@ -74,8 +74,7 @@ class RequestForm:
 
     def reader(self, max_tokens: int, *, keep_text: bool = False) -> StreamReader:
         """What follows the reply to such a request."""
-        fixed = self.target.ignore_eos or "min_tokens" in self.target.extra_body
-        return StreamReader(max_tokens, fixed_length=fixed, keep_text=keep_text)
+        return StreamReader(max_tokens, fixed_length=self.target.fixes_lengths, keep_text=keep_text)
 
 
 class Sender:

@@ -130,6 +130,11 @@ class RunInProgress:
             environment = msgspec.structs.replace(environment, gpu_agents=reports)
         return environment
 
+    @property
+    def damaged_bytes(self) -> int:
+        """Bytes of the spools that are no whole batch, before others that are."""
+        return sum(reader.damaged_bytes for reader in self._readers.values())
+
     def now_ns(self) -> int:
         """The time on the run's clock."""
         return MonotonicClock(self.spec.anchor_ns).now_ns()

@@ -42,6 +42,8 @@ def complete_run(run: RunInProgress, state: RunState, exit_code: int | None = No
         tightest_ms=run.objectives.tightest_ms,
         cap=run.spec.scenario.load.max_concurrency,
         processes=max(run.spec.scenario.processes, len(run.workers)),
+        fixed_lengths=run.spec.scenario.target.fixes_lengths,
+        damaged_bytes=run.damaged_bytes,
     )
     verdicts = judge(measured, run.objectives, audit)
     verdict = overall(measured, verdicts, audit)

@@ -99,8 +99,15 @@ def _class_summary(
         load=_load(measured, name, windows) if windows else None,
         bounds=bounds | {"success_ratio": _share_bounds(measured, measured.ok, sent)},
         client_error_ms={name: _client_error_ms(measured, name, ok) for name in ("ttft", "e2e")},
+        output_length_share=_length_share(output, measured.numbers["planned_output_tokens"][ok]),
     )
     return _with_goodput(figures, measured, name, mask, goodput, windows) if goodput else figures
+
+
+def _length_share(output: Floats, planned: Floats) -> float | None:
+    """Output tokens as a share of those planned, over answers whose tokens were counted."""
+    known = ~np.isnan(output)
+    return _ratio(output[known].sum(), planned[known].sum())
 
 
 def _client_error_ms(measured: Measured, metric: str, ok: Mask) -> float:

@@ -97,6 +97,10 @@ def latency_title(summary: Summary) -> str:
     return "Latency from the send (closed loop: users wait for their answer)"
 
 
+_SHORT = 0.5
+"""Share of the planned output tokens under which the load was another one."""
+
+
 def notices(summary: Summary) -> list[str]:
     """What a reader of the figures must know about how the server answered."""
     answered, warnings = summary.total.ok, summary.total.warnings
@@ -119,6 +123,12 @@ def notices(summary: Summary) -> list[str]:
         results.append("the server did not stream: there are no first-token times")
     if summary.total.unknown_output_tokens == answered:
         results.append("the server sends no usage: token counts, token rates and times per token are unknown")
+    share = summary.total.output_length_share
+    if share is not None and share < _SHORT:
+        results.append(
+            f"answers had {share:.0%} of the planned output tokens, so the load was lighter than the plan; where full "
+            "lengths matter, ask for them (--ignore-eos)"
+        )
     for name, text in (
         ("hidden_reasoning", "answers hold reasoning tokens that were not streamed; time per token leaves them out"),
         ("more_events_than_tokens", "answers have more events than tokens; the first may be an echo of the prompt"),

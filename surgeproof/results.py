@@ -145,6 +145,7 @@ class ClassSummary(Struct, frozen=True, kw_only=True):
         goodput_per_s, attainment, not_evaluable: where goodput bounds were given.
         load: what was asked of the server over the window of the rates; None where nothing was sent.
         bounds: of rates and shares, by the name of the figure.
+        output_length_share: output tokens of answered requests as a share of the planned ones; None where unknown.
         client_error_ms: how much of the p99 of a latency the client's own delay can be at most, by metric.
     """
 
@@ -175,6 +176,7 @@ class ClassSummary(Struct, frozen=True, kw_only=True):
     load: LoadFigures | None = None
     bounds: dict[str, Interval] = {}
     client_error_ms: dict[str, float] = {}
+    output_length_share: float | None = None
 
 
 class Budget(Struct, frozen=True):

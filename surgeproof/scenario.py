@@ -55,6 +55,11 @@ class TargetConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     temperature: float | None = 0.0
     extra_body: JsonObject = {}
 
+    @property
+    def fixes_lengths(self) -> bool:
+        """Whether requests forbid an answer that ends early."""
+        return self.ignore_eos or "min_tokens" in self.extra_body
+
 
 class LoadConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Which requests, when.

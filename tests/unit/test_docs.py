@@ -60,8 +60,10 @@ def test_every_trace_format_is_documented() -> None:
 def test_every_audit_check_is_documented() -> None:
     held = RecordColumns.of(columns(4000))
     facts = (WorkerFacts(0, "host"),)
-    audit = audit_run(held, {0: [sample()]}, facts, open_loop=True, interrupted=False, tightest_ms=None, cap=1000)
-    assert len(audit.checks) == 13
+    audit = audit_run(
+        held, {0: [sample()]}, facts, open_loop=True, interrupted=False, tightest_ms=None, cap=1000, fixed_lengths=True
+    )
+    assert len(audit.checks) == 15
     for check in audit.checks:
         assert f"`{check.name}`" in DOCS["metrics.md"]
 

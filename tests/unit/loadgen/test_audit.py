@@ -28,6 +28,8 @@ def columns(count: int = 100, lag_ms: float = 0.2, **changes: Any) -> dict[str, 
         "done_at_ns": [at + 200 * MS for at in planned],
         "worker": [0] * count,
         "outcome": ["ok"] * count,
+        "output_tokens": [400] * count,
+        "planned_output_tokens": [400] * count,
         "input_tokens": [110] * count,
         "planned_input_tokens": [100] * count,
     } | changes
@@ -192,6 +194,26 @@ def test_requests_that_failed_on_this_host_void_everything() -> None:
 def test_prompts_of_another_size_than_planned_are_found() -> None:
     assert breaches(columns(input_tokens=[220] * 100)) == {"prompt_tokens_error"}
     assert breaches(columns(input_tokens=[None] * 100)) == set()
+
+
+def test_answers_that_end_early_though_they_must_not_are_found() -> None:
+    """2 of 400 tokens: a breach only where full lengths were asked for."""
+    short = columns(output_tokens=[2] * 100)
+    assert breaches(short) == set()
+    assert breaches(short, fixed_lengths=True) == {"output_tokens_missing"}
+    assert breaches(columns(output_tokens=[390] * 100), fixed_lengths=True) == set()
+    assert breaches(columns(output_tokens=[None] * 100), fixed_lengths=True) == set()
+
+
+def test_records_that_cannot_be_read_void_everything() -> None:
+    held = columns()
+    audit = audit_run(
+        RecordColumns.of(held), {0: [sample()]}, open_loop=True, interrupted=False, tightest_ms=None, cap=9,
+        damaged_bytes=37,
+    )  # fmt: skip
+    (verdict,) = judge(measured([100.0] * 100), parse_objectives({"all": ("success >= 99%",)}), audit)
+    assert verdict.verdict is Verdict.INVALID
+    assert "records are missing" in verdict.reason
 
 
 def test_nothing_measured_is_no_crash() -> None:
