@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin
 
-.PHONY: demo test faults quick coverage docs check lint types links bench ui clean
+.PHONY: demo test faults quick coverage docs check lint types links bench audit sbom ui clean
 
 $(BIN)/surgeproof: pyproject.toml requirements.lock
 	$(PYTHON) -m venv $(VENV)
@@ -49,6 +49,19 @@ check: lint types test faults
 
 bench: $(VENV)/.test
 	$(BIN)/python -m surgeproof.benchmarks
+
+# Tools of their own environment, so that they change nothing that is tested.
+$(VENV)/tools/.made:
+	$(PYTHON) -m venv $(VENV)/tools
+	$(VENV)/tools/bin/pip install --quiet --disable-pip-version-check pip-audit cyclonedx-bom
+	touch $@
+
+audit: $(VENV)/tools/.made
+	@$(VENV)/tools/bin/pip-audit --requirement requirements.lock --no-deps --disable-pip --strict --progress-spinner off || \
+	  { echo "make audit: there are advisories, or no advisory data for some packages (see above)"; exit 1; }
+
+sbom: $(VENV)/.test $(VENV)/tools/.made
+	mkdir -p dist && $(VENV)/tools/bin/cyclonedx-py environment --output-file dist/sbom.json $(BIN)/python
 
 ui: $(BIN)/surgeproof
 	$(BIN)/surgeproof ui
