@@ -84,6 +84,8 @@ def main() -> None:
     except click.Abort:
         code = ExitCode.SIGINT
     except SurgeproofError as exc:
-        click.echo(f"Error: {exc}", err=True)
+        from surgeproof.commands.terminal import printable
+
+        click.echo(f"Error: {printable(str(exc))}", err=True)
         code = exc.exit_code
     sys.exit(code or ExitCode.PASS)

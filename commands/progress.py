@@ -5,10 +5,10 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from rich.console import Console
 from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as RichProgress
 
+from surgeproof.commands.terminal import new_console
 from surgeproof.records import StreamRecord
 from surgeproof.runs.collect import RunInProgress
 
@@ -23,7 +23,7 @@ class Progress:
     """
 
     def __init__(self, *, quiet: bool) -> None:
-        self._console = Console(quiet=quiet, stderr=True)
+        self._console = new_console(stderr=True, quiet=quiet)
         self._bar = RichProgress(
             TextColumn("{task.description}"),
             BarColumn(),
@@ -46,7 +46,7 @@ class Progress:
 
     def notice(self, text: str) -> None:
         """Print a sentence that must be read while the run goes on; also where only JSON is wanted."""
-        self._show(Console(stderr=True).print, text, style="yellow", highlight=False, markup=False, soft_wrap=True)
+        self._show(new_console(stderr=True).print, text, style="yellow", highlight=False, markup=False, soft_wrap=True)
 
     def begin(self, run: RunInProgress, notes: tuple[str, ...]) -> None:
         """Print the plan: number of requests, duration, endpoint."""

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from rich.table import Table
+from rich.text import Text
 
 from surgeproof.commands.terminal import new_console
 from surgeproof.records import Verdict
@@ -20,7 +21,7 @@ def print_comparison(before: int, after: int, differences: Sequence[Difference])
         table.add_column(name, justify="right" if name.startswith("run ") else "left")
     for d in sorted(differences, key=lambda one: one.verdict is None):
         colour = "red" if d.alarm else "green" if d.verdict is Verdict.PASS else "yellow"
-        shown = f"[{colour}]{mark(d)}[/]" if mark(d) else ""
+        shown = Text(mark(d), style=colour)
         table.add_row(d.group, d.metric, number(d.before), number(d.after), difference(d), shown)
     console = new_console()
     console.print(table)
@@ -36,7 +37,7 @@ def print_baseline(report: BaselineReport) -> None:
     for name in ("group", "figure", "this run", "median", "spread", "change", ""):
         table.add_column(name, justify="left" if name in ("group", "figure", "") else "right")
     for d in report.deviations:
-        mark = "[red]alarm[/]" if d.alarm else ""
+        mark = Text("alarm" if d.alarm else "", style="red")
         table.add_row(d.group, d.metric, number(d.value), number(d.median), number(d.spread), change_text(d), mark)
     console.print(table)
     for sentence in report.explanations:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from rich.table import Table
+from rich.text import Text
 
 from surgeproof.commands.board import audit_lines, print_board, print_figures, print_gpus
 from surgeproof.commands.terminal import new_console
@@ -79,7 +80,7 @@ def _dispatch_table(lines: Sequence[DispatchLine]) -> Table:
         table.add_column(name, justify="right" if name in ("planned", "achieved") else "left")
     for line in lines:
         values = ["–" if value is None else f"{value:.6g}" for value in (line.planned, line.achieved)]
-        result = {None: "", True: "[green]ok[/]", False: "[red]off[/]"}[line.passed]
+        result = {None: Text(""), True: Text("ok", "green"), False: Text("off", "red")}[line.passed]
         table.add_row(line.name, *values, line.bound or "", result)
     return table
 
@@ -124,7 +125,7 @@ def print_goodness(goodness: Goodness) -> None:
     for name in ("", "what", "trace", "model", "5-95 % of replicates", "bound"):
         table.add_column(name, justify="right" if name in ("trace", "model") else "left")
     for check in goodness.checks:
-        result = f"[{_RESULT_STYLES[check.result]}]{check.result}[/]"
+        result = Text(check.result, _RESULT_STYLES[check.result])
         band = f"{check.low:g} – {check.high:g}"
         table.add_row(result, check.name, f"{check.trace:g}", f"{check.model:g}", band, check.bound)
     console = new_console()

@@ -179,7 +179,7 @@ def _guard(token: str | None) -> Any:
     async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
         if token is not None and request.path != "/healthz":
             given = request.headers.get("Authorization", "").removeprefix("Bearer ")
-            if not hmac.compare_digest(given.encode(), token.encode()):
+            if not hmac.compare_digest(given.encode("utf-8", "surrogateescape"), token.encode()):
                 raise web.HTTPUnauthorized(text="a bearer token is needed\n")
         return await handler(request)
 

@@ -91,6 +91,10 @@ class SimServer:
         try:
             body = msgspec.json.decode(await request.read(), type=JsonObject)
             words = _prompt_words(body, chat=chat)
+            limit = _whole(body, "max_completion_tokens", 0) or _whole(body, "max_tokens", 16)
+            priority = _whole(body, "priority", 0, least=-(2**31))
+            if not isinstance(body.get("stream_options") or {}, dict):
+                raise ValueError("stream_options must be an object")  # noqa: TRY004 - it becomes a 400
         except (msgspec.MsgspecError, ValueError) as exc:
             return _error(400, "BadRequestError", f"invalid request: {exc}")
         if body.get("model", self.model) != self.model:
@@ -102,15 +106,14 @@ class SimServer:
             return _error(500, "InternalServerError", "injected fault")
         if fault == "slow_start":
             await asyncio.sleep(1.0)
-        limit = body.get("max_completion_tokens") or body.get("max_tokens") or 16
         room = self.engine.capacity_tokens()
         if len(words) + limit > room:
             return _error(400, "BadRequestError", f"This model's maximum context length is {room} tokens.")
-        sequence = self.engine.add(prefix_blocks(words), max(1, len(words)), int(limit), int(body.get("priority") or 0))
+        sequence = self.engine.add(prefix_blocks(words), max(1, len(words)), limit, priority)
         queue = self._queues[sequence] = asyncio.Queue()
         self._work.set()
         self._served += 1
-        reply = _Reply(body, self.model, self._served, chat=chat, prompt_tokens=len(words), limit=int(limit))
+        reply = _Reply(body, self.model, self._served, chat=chat, prompt_tokens=len(words), limit=limit)
         try:
             if body.get("stream"):
                 return await self._stream(request, reply, sequence, queue, fault)
@@ -208,6 +211,20 @@ class SimServer:
         yield from (*families, ttft)
 
 
+def _whole(body: JsonObject, name: str, default: int, least: int = 0) -> int:
+    """A whole number of a request, or its default.
+
+    Raises:
+        ValueError: it is something else, or too small or large.
+    """
+    value = body.get(name)
+    if value is None:
+        return default
+    if not isinstance(value, int) or isinstance(value, bool) or not least <= value < 2**31:
+        raise ValueError(f"{name} must be a whole number, not {value!r}")
+    return value
+
+
 class _Reply:
     """The chunks of one answer."""
 
@@ -281,8 +298,8 @@ def _prompt_words(body: JsonObject, *, chat: bool) -> list[str]:
             raise ValueError("prompt must be a string")
         return prompt.split()
     messages = body.get("messages")
-    if not isinstance(messages, list) or not messages:
-        raise ValueError("messages must be a list that is not empty")
+    if not isinstance(messages, list) or not messages or not all(isinstance(item, dict) for item in messages):
+        raise ValueError("messages must be a list of objects that is not empty")
     return " ".join(str(message.get("content") or "") for message in messages).split()
 
 

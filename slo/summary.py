@@ -106,7 +106,7 @@ def _class_summary(
 
 def _length_share(output: Floats, planned: Floats) -> float | None:
     """Output tokens as a share of those planned, over answers whose tokens were counted."""
-    known = ~np.isnan(output)
+    known = ~np.isnan(output) & ~np.isnan(planned)
     return _ratio(output[known].sum(), planned[known].sum())
 
 

@@ -19,7 +19,12 @@ def write_csv(engine: sa.Engine, run_id: int, path: Path) -> None:
     """One row a record."""
     names, rows = record_rows(engine, run_id)
     with path.open("w", encoding="utf-8", newline="") as file:
-        csv.writer(file).writerows([names, *rows])
+        csv.writer(file).writerows([names, *([_harmless(cell) for cell in row] for row in rows)])
+
+
+def _harmless(cell: object) -> object:
+    """Texts of servers that a spreadsheet would take for formulas are quoted, as spreadsheets do it."""
+    return f"'{cell}" if isinstance(cell, str) and cell.startswith(("=", "+", "-", "@", "\t", "\r")) else cell
 
 
 def write_parquet(engine: sa.Engine, run_id: int, path: Path) -> None:

@@ -140,6 +140,9 @@ def test_a_run_that_has_not_ended_is_neither_deleted_nor_let_through(folder: Pat
     with sqlite3.connect(folder / "odd.db") as connection:
         connection.execute("UPDATE runs SET state = 'running', ended_at_ns = NULL WHERE id = 1")
         connection.execute("UPDATE runs SET state = 'interrupted', exit_code = 130 WHERE id = 2")
+        ((uid,),) = connection.execute("SELECT uid FROM runs WHERE id = 1")
+    (folder / "odd.db.spool" / uid).mkdir(parents=True)
+    (folder / "odd.db.spool" / uid / "run.json").touch()
     db = ("--db", "sqlite:///odd.db")
     refused = surgeproof("runs", "delete", "1", *db, cwd=folder)
     assert (refused.returncode, "run 1 has not ended" in refused.stderr) == (2, True)

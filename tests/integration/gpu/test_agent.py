@@ -90,6 +90,8 @@ def test_a_token_is_asked_for_everywhere_but_at_healthz() -> None:
         for path in ("/gpus", "/samples", "/clock", "/metrics"):
             assert httpx2.get(agent.url + path).status_code == 401
             assert httpx2.get(agent.url + path, headers={"Authorization": "Bearer wrong"}).status_code == 401
+            odd = {"Authorization": b"Bearer \xff"}
+            assert httpx2.get(agent.url + path, headers=odd).status_code == 401
         open_agents([agent.url], "s3cret")[0].close()
         with pytest.raises(UsageError, match=r"GPU agent http://127.0.0.1:\d+ cannot be used: .*401"):
             open_agents([agent.url], None)

@@ -181,6 +181,12 @@ def test_completions_models_health_and_metrics_answer(sim: SimProcess) -> None:
     ("body", "status"),
     [
         ({"messages": []}, 400),
+        ({"messages": ["x"]}, 400),
+        ({"messages": [{"content": "x"}], "max_tokens": "ten"}, 400),
+        ({"messages": [{"content": "x"}], "max_tokens": [1]}, 400),
+        ({"messages": [{"content": "x"}], "max_tokens": -1}, 400),
+        ({"messages": [{"content": "x"}], "priority": {}}, 400),
+        ({"messages": [{"content": "x"}], "stream": True, "stream_options": "usage"}, 400),
         ({"messages": [{"content": "x"}], "model": "no"}, 404),
         ({"messages": [{"content": "x"}], "max_tokens": 10**7}, 400),
     ],

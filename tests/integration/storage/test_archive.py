@@ -1,5 +1,6 @@
 """Runs tagged, thrown away, taken out and in again."""
 
+import csv
 import json
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from surgeproof.loadgen.plan import PLAN_DTYPE, Plan
 from surgeproof.records import HealthSample, Verdict
 from surgeproof.results import Interval, PlanFacts, RuleVerdict
 from surgeproof.storage.archive import export_lines, import_lines, record_rows
+from surgeproof.storage.exports import write_csv
 from surgeproof.storage.queries import gap_rows, get_run, health_samples, list_runs, packed_plan, run_columns
 from surgeproof.storage.retention import prune_runs
 from surgeproof.storage.store import Store
@@ -113,3 +115,15 @@ def test_the_oldest_go_until_the_file_is_small_enough(tmp_path: Path) -> None:
     gone = prune_runs(store, None, round(2.5 * each))
     assert gone == [1, 2]
     assert (tmp_path / "t.db").stat().st_size < 3 * each
+
+
+def test_texts_of_servers_are_no_formulas_in_a_spreadsheet(tmp_path: Path) -> None:
+    """CSV: `=cmd|' /C calc'!A0` as an error is quoted; numbers below 0 stay numbers."""
+    store = Store(f"sqlite:///{tmp_path}/t.db")
+    run_id = store.create_run(new_run())
+    errors = ["=cmd|' /C calc'!A0", "+1", "@SUM(A1)", "plain"]
+    store.add_records(run_id, [record(i, outcome="error:http_500", error=text) for i, text in enumerate(errors)])
+    write_csv(store.engine, run_id, tmp_path / "run.csv")
+    with (tmp_path / "run.csv").open(newline="") as file:
+        found = [row["error"] for row in csv.DictReader(file)]
+    assert found == ["'=cmd|' /C calc'!A0", "'+1", "'@SUM(A1)", "plain"]
