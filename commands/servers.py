@@ -87,6 +87,11 @@ def ui(port: int, host: str, db: str) -> None:
         raise ConfigError("the web UI needs Streamlit: pip install 'surgeproof[ui]'")
     from surgeproof import webui
 
+    if host not in ("127.0.0.1", "localhost", "::1"):
+        click.echo(
+            f"Note: whoever reaches {host}:{port} can read every run: use an SSH tunnel, or a proxy with a login",
+            err=True,
+        )
     app = Path(webui.__file__).with_name("app.py")
     os.environ["SURGEPROOF_DB"] = db
     arguments = [
