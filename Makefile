@@ -3,15 +3,28 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin
 
-.PHONY: demo test faults quick coverage docs check lint types links bench audit sbom ui clean
+.PHONY: demo locked test faults quick coverage docs check lint types links bench audit sbom ui clean
+
+# Hashes hold for the files of every platform, but an editable package has none: pip would refuse it.
+VERSIONS = sed -n 's/^\([A-Za-z0-9._-]*==[^ ]*\).*/\1/p' requirements.lock > $(VENV)/versions.txt
 
 $(BIN)/surgeproof: pyproject.toml requirements.lock
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check -c requirements.lock -e '.[ui]'
+	$(VERSIONS)
+	$(BIN)/pip install --quiet --disable-pip-version-check -c $(VENV)/versions.txt -e '.[ui]'
 
 $(VENV)/.test: pyproject.toml requirements.lock | $(BIN)/surgeproof
-	$(BIN)/pip install --quiet --disable-pip-version-check -c requirements.lock -e '.[test]'
+	$(VERSIONS)
+	$(BIN)/pip install --quiet --disable-pip-version-check -c $(VENV)/versions.txt -e '.[test]'
 	touch $@
+
+# Everything from files whose hashes are in the lock, as continuous integration does it (Python 3.11).
+locked:
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r requirements.lock
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps -e .
+	$(BIN)/pip check
+	touch $(VENV)/.test
 
 demo: $(BIN)/surgeproof
 	$(BIN)/surgeproof demo
@@ -57,7 +70,7 @@ $(VENV)/tools/.made:
 	touch $@
 
 audit: $(VENV)/tools/.made
-	@$(VENV)/tools/bin/pip-audit --requirement requirements.lock --no-deps --disable-pip --strict --progress-spinner off || \
+	@$(VENV)/tools/bin/pip-audit --requirement requirements.lock --require-hashes --disable-pip --strict --progress-spinner off || \
 	  { echo "make audit: there are advisories, or no advisory data for some packages (see above)"; exit 1; }
 
 sbom: $(VENV)/.test $(VENV)/tools/.made
