@@ -25,6 +25,7 @@ from locust.runners import MasterRunner, WorkerRunner
 from surgeproof.clock import MonotonicClock
 from surgeproof.credentials import Secrets
 from surgeproof.errors import SurgeproofError
+from surgeproof.exit_codes import ExitCode
 from surgeproof.loadgen.engine import Engine
 from surgeproof.loadgen.exposure import LOOPBACK, check_page, guard_page
 from surgeproof.loadgen.locust_load import ProcessLoad
@@ -126,6 +127,11 @@ class WorkerGroup(Protocol):
         """End the load; returns when all have drained and spooled, or after the timeout."""
         ...
 
+    @property
+    def lost_records(self) -> bool:
+        """Whether a worker could not record what it measured."""
+        ...
+
 
 class LocalWorker:
     """This process alone."""
@@ -134,6 +140,7 @@ class LocalWorker:
         self._load = load
         self._changed = changed
         self._done = False
+        self.lost_records = False
 
     def begin(self, spec: RunSpec, plan: Plan, step: int) -> None:
         """Start the engine a moment from now."""
@@ -164,6 +171,7 @@ class LocalWorker:
         """Drain and spool; the engine has a timeout of its own."""
         if self._load.engine is not None:
             self._load.engine.stop(interrupted=interrupted)
+            self.lost_records = self._load.engine.lost_bytes > 0
             self._load.engine = None
 
 
@@ -301,6 +309,8 @@ class RunController:
         except SurgeproofError as exc:
             sys.stderr.write(f"Error: {exc}\n")
             code = exc.exit_code
+        if code in (None, ExitCode.PASS) and self.workers.lost_records:
+            code = ExitCode.INVALID
         if code is not None:
             self.environment.process_exit_code = code
         if getattr(self.environment.parsed_options, "csv_prefix", None):

@@ -66,7 +66,7 @@ class Outbox(Protocol):
 
 
 class Engine:
-    """Sends one worker's share.
+    """Sends one worker's share. After `stop`, `lost_bytes` is what it could not record.
 
     Args:
         spec: the run.
@@ -93,6 +93,7 @@ class Engine:
         on_finished: Callable[[], None],
     ) -> None:
         self.step = 0
+        self.lost_bytes = 0
         self._scenario, self._load = spec.scenario, spec.scenario.load
         self._plan, self._worker, self._workers, self._clock = plan, worker, workers, clock
         self._outbox, self._on_record, self._on_finished = outbox, on_record, on_finished
@@ -227,8 +228,9 @@ class Engine:
         while not self._outbox.write_rest() and limit_s > 0:
             gevent.sleep(_FLUSH_S)
             limit_s -= _FLUSH_S
-        if lost := self._outbox.unwritten_bytes:
-            logger.error("%d kB of records could not be written and are lost: the disk is full", lost // 1000)
+        self.lost_bytes = self._outbox.unwritten_bytes
+        if self.lost_bytes:
+            logger.error("%d bytes of records could not be written and are lost: the disk is full", self.lost_bytes)
 
     def _flush_regularly(self) -> None:
         while True:

@@ -177,9 +177,15 @@ class SpoolReader:
                 if start < 0:
                     return
             damaged += start - at
+            try:
+                batch = _decoder.decode(memoryview(data)[start + _HEAD.size : end])
+            except (msgspec.ValidationError, msgspec.DecodeError):
+                # Whole, but not of this version.
+                batch, damaged = None, damaged + end - start
             at = end
             self._next_offset, self._next_damaged = self._offset + at, damaged
-            yield _decoder.decode(memoryview(data)[start + _HEAD.size : end])
+            if batch is not None:
+                yield batch
 
 
 def is_being_written(path: Path) -> bool:

@@ -72,6 +72,7 @@ class RemoteWorkers:
         self._ready: set[int] = set()
         self._done: set[int] = set()
         self._ended: set[int] = set()
+        self.lost_records = False
         self._receiver: BatchReceiver | None = None
         self._notes: SpoolWriter | None = None
         self._packed_plan = b""
@@ -206,6 +207,9 @@ class RemoteWorkers:
     def _on_ended(self, msg: Any, **_: Any) -> None:
         number = self._number(msg)
         if number is not None:
+            if msg.data.get("lost_bytes"):
+                self.lost_records = True
+                self._note_failure(number, "could not record all that it measured: its disk is full")
             self._ended.add(number)
             self._changed.set()
 
@@ -330,8 +334,7 @@ class WorkerController:
             self.load.engine.step = int(msg.data["step"])
 
     def _on_stop(self, msg: Any, **_: Any) -> None:
-        self._end(interrupted=bool(msg.data["interrupted"]))
-        self._send("ended", {})
+        self._send("ended", {"lost_bytes": self._end(interrupted=bool(msg.data["interrupted"]))})
 
     def _on_interrupt(self, number: int) -> None:
         """Runs in a greenlet: Python's own KeyboardInterrupt would be raised in the middle of a hub callback."""
@@ -339,8 +342,8 @@ class WorkerController:
         self.environment.process_exit_code = 128 + number
         self.runner.quit()
 
-    def _end(self, *, interrupted: bool) -> None:
-        """Drain, spool, and make sure that the master has everything."""
+    def _end(self, *, interrupted: bool) -> int:
+        """Drain, spool, and make sure that the master has everything; returns the bytes that could not be recorded."""
         with self._stop_lock:
             engine, self.load.engine = self.load.engine, None
             if engine is not None:
@@ -348,6 +351,7 @@ class WorkerController:
             if self._sender is not None:
                 self._deliver(self._sender)
                 self._sender = None
+        return 0 if engine is None else engine.lost_bytes
 
     def _deliver(self, sender: BatchSender) -> None:
         """Wait for the last acknowledgements; unacknowledged batches stay on this host's disk."""

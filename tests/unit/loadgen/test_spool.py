@@ -1,11 +1,14 @@
 """The spool: what was appended is read back, up to the point of a crash."""
 
+import struct
+import zlib
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from surgeproof.loadgen import spool
-from surgeproof.loadgen.spool import Batch, SpoolReader, SpoolWriter, encode_frame
+from surgeproof.loadgen.spool import Batch, SpoolReader, SpoolWriter, encode_frame, is_being_written
 from surgeproof.records import HealthSample, StreamRecord
 
 
@@ -83,3 +86,39 @@ def test_a_frame_longer_than_a_portion_is_read_whole(tmp_path: Path, monkeypatch
         reader.confirm()
     assert counts == [50, 0]
     assert reader.damaged_bytes == 0
+
+
+def test_a_frame_of_another_version_costs_itself_only(tmp_path: Path) -> None:
+    path = tmp_path / "a.spool"
+    other = msgspec.msgpack.encode({"worker": "seven", "records": 3})
+    frame = struct.pack("<4sII", encode_frame(Batch(0))[:4], len(other), zlib.crc32(other)) + other
+    path.write_bytes(frame + encode_frame(Batch(0, [record(1)])))
+    reader = SpoolReader(path)
+    assert [batch.records[0].plan_index for batch in reader.read()] == [1]
+    reader.confirm()
+    assert reader.damaged_bytes == len(frame)
+
+
+def test_what_a_full_disk_does_not_take_is_kept_and_written_later(tmp_path: Path) -> None:
+    """/dev/full refuses every byte; afterwards the file holds all batches in order."""
+    writer = SpoolWriter(tmp_path / "a.spool")
+    writer.append(Batch(0, [record(1)]))
+    usable = writer._file
+    with Path("/dev/full").open("ab", buffering=0) as full:
+        writer._file = full
+        writer.append(Batch(0, [record(2)]))
+        writer.append(Batch(0, [record(3)]))
+        assert writer.unwritten_bytes == len(encode_frame(Batch(0, [record(2)]))) * 2
+        assert not writer.write_rest()
+        writer._file = usable
+    assert writer.write_rest()
+    writer.close()
+    assert [batch.records[0].plan_index for batch in SpoolReader(tmp_path / "a.spool").read()] == [1, 2, 3]
+
+
+def test_a_spool_is_known_to_be_written_until_its_writer_closes_it(tmp_path: Path) -> None:
+    path = tmp_path / "a.spool"
+    writer = SpoolWriter(path)
+    assert is_being_written(path)
+    writer.close()
+    assert not is_being_written(path)
