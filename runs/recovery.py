@@ -1,5 +1,6 @@
 """Stores and judges records that killed runs, or workers that lost their master, left in spools."""
 
+import platform
 import tempfile
 import time
 from pathlib import Path
@@ -48,6 +49,9 @@ def recover_runs(db_url: str) -> Recovery:
     found = Recovery([], [])
     for place in unfinished_runs(open_engine(db_url)):
         run_dir = spool_folder(place, db_url)
+        if run_dir is None and (host := _other_host(place, db_url)):
+            found.notes.append(f"run {place.id} ran on {host}: recover it there, where its spools are")
+            continue
         if run_dir is None:
             found.notes.append(
                 f"run {place.id}: its spool folder {place.spool} is gone; what the database holds of it is kept"
@@ -76,7 +80,15 @@ def spool_folder(place: RunPlace, db_url: str) -> Path | None:
 
 def is_over(place: RunPlace, db_url: str) -> bool:
     """Whether nothing is left of an unfinished run but its rows: no spools, no process that works on it."""
-    return spool_folder(place, db_url) is None
+    return spool_folder(place, db_url) is None and _other_host(place, db_url) is None
+
+
+def _other_host(place: RunPlace, db_url: str) -> str | None:
+    """The host that a run of a shared database ran on, if it is another one: it may be running there."""
+    if sqlite_path(db_url) is not None:
+        return None
+    host = get_run(open_engine(db_url, create=False), place.id).environment.host.name
+    return host if host not in ("", platform.node()) else None
 
 
 def _load_goes_on(run_dir: Path) -> bool:

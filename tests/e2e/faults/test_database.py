@@ -148,3 +148,24 @@ def test_a_reader_of_the_progress_that_leaves_stops_nothing(endpoint: LoggingEnd
     assert state == "finished"
     assert {"PASS": 0, "INCONCLUSIVE": 4, "INVALID": 5}[verdict] == child.returncode
     assert endpoint.missing(tmp_path / "surgeproof.db") == set()
+
+
+def test_a_run_of_another_host_is_left_to_it(endpoint: LoggingEndpoint, tmp_path: Path) -> None:
+    """A shared server holds a run whose spools are elsewhere: it may be running there."""
+    server = PostgresServer()
+    try:
+        url = server.create("shared")
+        child = started(endpoint, tmp_path, "--db", url, seconds=2)
+        child.communicate(timeout=60)
+        assert child.returncode in (0, 5)
+        import psycopg
+
+        with psycopg.connect(url, autocommit=True) as connection:
+            connection.execute("UPDATE runs SET state = 'running', environment = replace(environment, %s, 'elsewhere')",
+                               (os.uname().nodename,))  # fmt: skip
+            result = surgeproof("recover", "--db", url, cwd=tmp_path)
+            assert "run 1 ran on elsewhere: recover it there" in result.stdout, result.stdout + result.stderr
+            assert surgeproof("runs", "delete", "1", "--db", url, cwd=tmp_path).returncode == 2
+            assert connection.execute("SELECT state FROM runs").fetchall() == [("running",)]
+    finally:
+        server.remove()
