@@ -17,6 +17,7 @@ from surgeproof.slo.wording import (
 )
 from surgeproof.strict_json import plain
 from surgeproof.webui import charts, data
+from surgeproof.webui.foreign_text import escaped
 
 url = data.database_url()
 numbers = [run.id for run in data.runs_or_stop(url)]
@@ -24,9 +25,9 @@ wanted = st.session_state.get("run_id", numbers[0])
 run_id = st.sidebar.selectbox("Run", numbers, index=numbers.index(wanted) if wanted in numbers else 0)
 run = data.run(url, run_id)
 
-st.title(f"Run {run.id}: {run.name}")
+st.title(f"Run {run.id}: {escaped(run.name)}")
 st.caption(
-    f"{run.model} at {run.base_url} · started {when(run.started_at_ns)} UTC · {run.state}"
+    f"{escaped(run.model)} at {escaped(run.base_url)} · started {when(run.started_at_ns)} UTC · {run.state}"
     + (f" · seed {run.plan.seed}, plan {run.plan.digest[:12]}" if run.plan else "")
 )
 summary = run.summary
@@ -38,13 +39,13 @@ audit = run.audit or Audit()
 verdict = run.verdict or "no objectives"
 {"PASS": st.success, "FAIL": st.error, "INCONCLUSIVE": st.warning, "INVALID": st.error}.get(verdict, st.info)(verdict)
 for check in audit.breaches:
-    st.warning(f"The client is not trustworthy: {check.remedy}")
+    st.warning(f"The client is not trustworthy: {escaped(check.remedy)}")
 if line := cap_line(audit):
     st.warning(line)
 for line in figure_lines(summary):
-    st.write(line)
+    st.write(escaped(line))
 for notice in notices(summary):
-    st.warning(notice)
+    st.warning(escaped(notice))
 
 if run.verdicts:
     st.subheader("SLO board")
@@ -75,8 +76,10 @@ right.altair_chart(charts.distribution(frame, column, charts.LATENCIES[column]),
 if summary.gpus:
     st.subheader("GPUs")
     for line in summary.gpus.diagnosis:
-        st.write(line)
-    st.altair_chart(charts.gpu_shares(data.gpu_shares(url, run_id)), width="stretch")
+        st.write(escaped(line))
+    shares = data.gpu_shares(url, run_id)
+    if len(shares):
+        st.altair_chart(charts.gpu_shares(shares), width="stretch")
 
 with st.expander("Client audit"):
     checks = pd.DataFrame(

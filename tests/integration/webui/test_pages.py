@@ -1,6 +1,8 @@
 """The pages, driven by Streamlit's AppTest over a database with known runs."""
 
+import re
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -13,6 +15,7 @@ from surgeproof.slo.summary import summarise
 from surgeproof.slo.verdict import judge
 from surgeproof.storage.store import Store
 from surgeproof.webui import data
+from surgeproof.webui.foreign_text import escaped
 from tests.integration.storage.examples import RUN, new_run, record, run_end
 from tests.unit.gpu.fakes import sample
 from tests.unit.slo.columns import measured
@@ -28,12 +31,12 @@ def database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
     return Store(url)
 
 
-def finished(store: Store, *, breach: bool = False) -> int:
+def finished(store: Store, *, breach: bool = False, **changes: Any) -> int:
     held = measured([120.0] * 400)
     check = AuditCheck("send_lag_p99", 9.0, 5.0, "ms", not breach, "use --processes 4")
     audit = Audit((check,))
     verdicts = judge(held, parse_objectives({"P0": ("ttft p99 < 350ms",)}), audit)
-    run_id = store.create_run(new_run(uid=f"u{breach}"))
+    run_id = store.create_run(new_run(uid=f"u{breach}", **changes))
     store.add_records(run_id, [record(index) for index in range(20)])
     store.finish_run(run_id, run_end(summarise(held), verdict=verdicts[0].verdict, audit=audit), verdicts)
     return run_id
@@ -80,7 +83,7 @@ def test_gpus_are_shown_in_words_and_by_the_second(database: Store) -> None:
     database.finish_run(run_id, run_end(msgspec.structs.replace(summarise(held), gpus=gpus)), ())
     page = AppTest.from_file(str(PAGES / "views" / "one_run.py"), default_timeout=60).run()
     assert not page.exception
-    assert "GPU 0: it is nearly full" in [text.value for text in page.markdown]
+    assert escaped("GPU 0: it is nearly full") in [text.value for text in page.markdown]
     shares = data.gpu_shares(f"{database.engine.url}", run_id)
     busy = shares[shares["figure"] == "SM busy"]
     assert list(busy["second"]) == [0, 1]
@@ -92,7 +95,7 @@ def test_an_untrustworthy_client_is_shown_first(database: Store) -> None:
     finished(database, breach=True)
     page = AppTest.from_file(str(PAGES / "views" / "one_run.py"), default_timeout=60).run()
     assert page.error[0].value == "INVALID"
-    assert "--processes 4" in page.warning[0].value
+    assert escaped("--processes 4") in page.warning[0].value
 
 
 def test_a_run_without_a_summary_is_said_to_be_running(database: Store) -> None:
@@ -127,3 +130,21 @@ def test_one_run_alone_is_not_compared(database: Store) -> None:
     page = compared(database, 100.0)
     assert not page.exception
     assert "needs two completed runs" in page.info[0].value
+
+
+def test_names_of_users_and_servers_are_no_markdown(database: Store) -> None:
+    """A name that would be a link, a colour and a heading; a model that would be a picture."""
+    finished(database, name="[x](http://evil) :red[y] # $z$", model="![p](http://evil/p.png)")
+    page = AppTest.from_file(str(PAGES / "views" / "one_run.py"), default_timeout=60).run()
+    assert not page.exception
+    assert page.title[0].value == r"Run 1: \[x\]\(http\://evil\) \:red\[y\] \# \$z\$"
+    assert r"\!\[p\]\(http\://evil/p\.png\)" in page.caption[0].value
+
+
+@pytest.mark.parametrize(
+    "text", ["[a](b)", ":red[x]", "*a* _b_ `c`", "# a", "$x$", "<b>", "1. a", "a | b", "~~a~~", "http://x"]
+)
+def test_markdown_shows_an_escaped_text_as_it_is(text: str) -> None:
+    """By CommonMark, a backslash before punctuation is the punctuation."""
+    assert re.sub(r"\\([!-/:-@\[-`{-~])", r"\1", escaped(text)) == text
+    assert not re.search(r"(?<!\\)[\[\]*_`#$<|~:]", escaped(text))
