@@ -114,8 +114,11 @@ def secrets_of(api_key: str | None, headers: tuple[tuple[str, str], ...]) -> "Se
 
     given = Secrets.from_environment(dict(os.environ)).headers
     if api_key:
-        given["Authorization"] = f"Bearer {api_key}"
-    return check_headers(given | dict(headers))
+        given["Authorization"] = f"Bearer {api_key.strip()}"
+    for name, value in headers:
+        # One header by name, whatever its case: the flag's.
+        given = {known: text for known, text in given.items() if known.lower() != name.lower()} | {name: value}
+    return check_headers(given)
 
 
 def parse_class_weights(text: str) -> dict[str, float]:

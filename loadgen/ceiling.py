@@ -58,7 +58,10 @@ def save_ceiling(ceiling: Ceiling) -> Path:
     Raises:
         StoreError: the folder cannot be written.
     """
-    path = ceiling_path()
+    try:
+        path = ceiling_path()
+    except RuntimeError as exc:
+        raise StoreError("there is no home folder to keep the figures in: set XDG_STATE_HOME") from exc
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(msgspec.json.format(msgspec.json.encode(ceiling)))
@@ -71,7 +74,8 @@ def load_ceiling() -> Ceiling | None:
     """This host's figures; None where there are none, or they are another host's."""
     try:
         result = msgspec.json.decode(ceiling_path().read_bytes(), type=Ceiling)
-    except (OSError, msgspec.DecodeError):
+    except (OSError, msgspec.DecodeError, RuntimeError):
+        # Without a home folder, as in many containers, nothing was kept.
         return None
     return result if result.host == platform.node() else None
 

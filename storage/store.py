@@ -54,7 +54,9 @@ def open_engine(url: str, *, create: bool = True) -> sa.Engine:
         url = "postgresql+psycopg://" + url.partition("://")[2]
     try:
         if path is not None:
-            engine = sa.create_engine(url, connect_args={"timeout": LOCK_TIMEOUT_S})
+            # A name is the file's own: SQLAlchemy would take `%41` in it for an `A`.
+            file_url = sa.engine.make_url(url).set(database=str(path))
+            engine = sa.create_engine(file_url, connect_args={"timeout": LOCK_TIMEOUT_S})
         else:
             # Queries are rare: a pool would keep connections of a shared server busy for nothing.
             engine = sa.create_engine(url, poolclass=sa.NullPool)

@@ -23,7 +23,7 @@ class Secrets(msgspec.Struct, frozen=True):
         headers: dict[str, str] = {}
         key = environ.get("OPENAI_API_KEY")
         if key:
-            headers["Authorization"] = f"Bearer {key}"
+            headers["Authorization"] = f"Bearer {key.strip()}"
         if inherited := environ.get(_HEADERS_VARIABLE):
             headers |= msgspec.json.decode(inherited, type=dict[str, str])
         return check_headers(headers)
@@ -34,7 +34,7 @@ class Secrets(msgspec.Struct, frozen=True):
 
 
 def check_headers(headers: dict[str, str]) -> Secrets:
-    """Reject header names and values that would corrupt the request.
+    """Headers without the blanks around their values, which come with copied keys; others that would corrupt a request.
 
     Raises:
         ConfigError: a name is not a token, or a value holds a line break or a character beyond Latin-1.
@@ -44,7 +44,7 @@ def check_headers(headers: dict[str, str]) -> Secrets:
             raise ConfigError(f"header name {name!r} is not valid")
         if any(char in value for char in "\r\n\0") or not _is_latin1(value):
             raise ConfigError(f"the value of header {name} contains a line break or a non-Latin-1 character")
-    return Secrets(headers)
+    return Secrets({name: value.strip(" \t") for name, value in headers.items()})
 
 
 def _is_latin1(text: str) -> bool:

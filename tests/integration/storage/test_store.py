@@ -145,3 +145,10 @@ def test_a_record_that_arrives_late_takes_the_place_of_one_not_sent(url: str) ->
     store.add_records(run_id, [record(0), record(1, outcome="not_sent")], instead_of_unsent=True)
     assert record_columns(store.engine, run_id, ("outcome",))["outcome"] == ["ok", "ok"]
     assert run_columns(store.engine, run_id).texts("outcome").counts() == {"ok": 2}
+
+
+@pytest.mark.parametrize("name", ["p%41c.db", "a%20b.db", "a b.db", "ünï.db", "100%.db"])
+def test_a_database_file_has_the_name_that_was_given(tmp_path: Path, name: str) -> None:
+    Store(f"sqlite:///{tmp_path}/{name}").close()
+    assert {path.name.removesuffix("-wal").removesuffix("-shm") for path in tmp_path.iterdir()} == {name}
+    assert list_runs(open_engine(f"sqlite:///{tmp_path}/{name}", create=False)) == []

@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from surgeproof.errors import StoreError
 from surgeproof.loadgen.ceiling import (
     Ceiling,
     StampError,
@@ -64,3 +65,16 @@ def test_figures_hold_for_their_host_only(tmp_path: Path, monkeypatch: pytest.Mo
     assert load_ceiling() is None
     (tmp_path / "surgeproof" / "calibration.json").write_text("{")
     assert load_ceiling() is None
+
+
+def test_without_a_home_folder_nothing_is_known_and_nothing_breaks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A user id without a name and without HOME, as containers run with."""
+
+    def home() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("XDG_STATE_HOME")
+    monkeypatch.setattr(Path, "home", home)
+    assert load_ceiling() is None
+    with pytest.raises(StoreError, match="set XDG_STATE_HOME"):
+        save_ceiling(Ceiling("now", "host", 1, 1.0, 1.0, ()))
