@@ -42,6 +42,7 @@ LATENCIES = {
     "last_token": "time to the last output; of a reply that was not streamed, to its end",
     "e2e": "time to the end of the answer: [DONE], or the end of the body",
 }
+_FROM_PLANNED_TIME = ("ttft", "first_answer", "last_token", "e2e")
 REQUEST_LATENCIES = tuple(name for name in LATENCIES if name != "inter_chunk")
 """Those of which every request has one."""
 FLUIDITY = "fluidity"
@@ -171,8 +172,8 @@ class Rule(msgspec.Struct, frozen=True):
 
     @property
     def tightest_ms(self) -> float | None:
-        """The smallest latency bound, ms; None for rules without one."""
-        bounds = [c.bound for c in self.conditions if c.metric in LATENCIES and c.upper]
+        """The smallest bound, ms, on a latency from the planned time, which late sending makes longer."""
+        bounds = [c.bound for c in self.conditions if c.metric in _FROM_PLANNED_TIME and c.upper]
         return min(bounds, default=None)
 
 
@@ -309,7 +310,7 @@ class Objectives(msgspec.Struct, frozen=True):
 
     @property
     def tightest_ms(self) -> float | None:
-        """The smallest latency bound, ms; None without one."""
+        """The smallest bound on a latency from the planned time, ms; None without one."""
         bounds = [rule.tightest_ms for _, rule in self]
         return min((bound for bound in bounds if bound is not None), default=None)
 

@@ -3,7 +3,7 @@
 import pytest
 
 from surgeproof.errors import RuleError
-from surgeproof.slo.rules import METRICS, Condition, parse_goodput, parse_rule
+from surgeproof.slo.rules import METRICS, Condition, parse_goodput, parse_objectives, parse_rule
 
 
 @pytest.mark.parametrize(
@@ -90,3 +90,10 @@ def test_goodput_takes_vllms_names() -> None:
 def test_a_rule_that_cannot_be_meant_is_refused(rule: str, told: str) -> None:
     with pytest.raises(RuleError, match=told):
         parse_rule(rule)
+
+
+def test_gaps_and_times_per_token_ask_for_no_better_schedule() -> None:
+    """Late sending cannot make them longer: the send-lag limit follows latencies from the planned time alone."""
+    slo = {"P0": ("tpot p50 < 50ms", "max_gap p95 < 30ms", "ttft p99 < 2s"), "P1": ("e2e p90 < 5s",)}
+    assert parse_objectives(slo).tightest_ms == 2000.0
+    assert parse_objectives({"all": ("tpot p50 < 50ms",)}).tightest_ms is None
