@@ -320,7 +320,7 @@ class RunController:
 
 def install(owner: RunOwner) -> None:
     """Hook into Locust; called once by the locustfile, before Locust opens a socket."""
-    protect_channel(os.environ.get(TOKEN_VARIABLE))
+    protect_channel(os.environ.get(TOKEN_VARIABLE) or None)
     locust.stats.CSV_STATS_INTERVAL_SEC = _CSV_INTERVAL_S
 
     @events.init_command_line_parser.add_listener

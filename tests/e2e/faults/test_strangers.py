@@ -127,7 +127,8 @@ def test_what_other_hosts_could_reach_needs_protection(
     ports = [] if "--worker" in flags else ["--web-port", str(free_port()), "--master-bind-port", port]
     result = subprocess.run(
         [*LOCUST, "--host", endpoint.base_url, *ports, *flags],
-        cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False,
+        cwd=tmp_path, env=os.environ | {"SURGEPROOF_CLUSTER_TOKEN": ""}, capture_output=True, text=True, timeout=60,
+        check=False,
     )  # fmt: skip
     assert result.returncode == 2, result.stdout + result.stderr
     assert said in result.stderr
