@@ -45,6 +45,7 @@ def test_the_wheel_installs_one_name_and_holds_its_data(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.compiled
 @pytest.mark.skipif(shutil.which("gcc") is None, reason="needs a C compiler")
 def test_compiled_and_interpreted_readers_give_the_same_results(tmp_path: Path) -> None:
     zipfile.ZipFile(build_wheel(tmp_path, SURGEPROOF_COMPILE="1")).extractall(tmp_path / "installed")
