@@ -31,7 +31,7 @@ from surgeproof.outcomes import Outcome
 from surgeproof.records import StreamRecord
 from surgeproof.redaction import Redactor, secrets_of_headers, secrets_of_url
 
-_FLUSH_S = 0.5
+_FLUSH_S = 0.25
 _FLUSH_RECORDS = 64
 """Records in one batch: encoding and writing more would keep the event loop from its sockets for milliseconds."""
 _MAX_UNWRITTEN_BYTES = 64_000_000
