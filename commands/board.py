@@ -54,7 +54,7 @@ def step_table(summary: Summary) -> Table:
 def print_gpus(summary: Summary, console: Console) -> None:
     """Print the GPU diagnosis, if a GPU agent was used."""
     for line in summary.gpus.diagnosis if summary.gpus else ():
-        console.print(line, highlight=False, markup=False)
+        console.print(line, highlight=False)
 
 
 def print_board(verdicts: tuple[RuleVerdict, ...], console: Console) -> None:

@@ -46,7 +46,7 @@ class Progress:
 
     def notice(self, text: str) -> None:
         """Print a sentence that must be read while the run goes on; also where only JSON is wanted."""
-        self._show(new_console(stderr=True).print, text, style="yellow", highlight=False, markup=False, soft_wrap=True)
+        self._show(new_console(stderr=True).print, text, style="yellow", highlight=False, soft_wrap=True)
 
     def begin(self, run: RunInProgress, notes: tuple[str, ...]) -> None:
         """Print the plan: number of requests, duration, endpoint."""
@@ -76,7 +76,7 @@ class Progress:
             self._print(f"{self._done} requests completed, {self._failed} failed")
 
     def _print(self, text: str) -> None:
-        self._show(self._console.print, text, highlight=False, markup=False, soft_wrap=True)
+        self._show(self._console.print, text, highlight=False, soft_wrap=True)
 
     def _show(self, draw: Callable[..., None], *arguments: Any, **options: Any) -> None:
         """Draw; whoever read the output may be gone, which must not stop a run."""

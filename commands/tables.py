@@ -157,7 +157,7 @@ def print_probe(result: ProbeResult) -> None:
     status = f", HTTP {result.http_status}" if result.http_status else ""
     console.print(f"{result.outcome}{status}", style="green" if result.outcome == "ok" else "red")
     if result.error:
-        console.print(result.error, markup=False, highlight=False)
+        console.print(result.error, highlight=False)
     table = Table(show_header=False, show_edge=False)
     table.add_column(justify="right")
     table.add_column()
@@ -179,6 +179,4 @@ def print_probe(result: ProbeResult) -> None:
         console.print(f"warnings: {', '.join(result.warnings)}", style="yellow")
     for name in ("reasoning_text", "content_text"):
         if getattr(result, name):
-            console.print(
-                f"{name.removesuffix('_text')}: {getattr(result, name)[:500]!r}", markup=False, highlight=False
-            )
+            console.print(f"{name.removesuffix('_text')}: {getattr(result, name)[:500]!r}", highlight=False)

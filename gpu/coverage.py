@@ -3,10 +3,9 @@
 from collections.abc import Sequence
 from itertools import pairwise
 
-from surgeproof.records import GpuSample
+from surgeproof.records import NS_PER_S, GpuSample
 from surgeproof.results import AgentReport
 
-NS_PER_S = 1_000_000_000
 _SILENT_S = 5.0
 """An agent is asked twice a second, so five seconds without a sample are no accident of timing."""
 

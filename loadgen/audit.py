@@ -48,6 +48,7 @@ def audit_run(
     processes: int = 1,
     fixed_lengths: bool = False,
     damaged_bytes: int = 0,
+    broken: bool = False,
 ) -> Audit:
     """Audit one run.
 
@@ -62,6 +63,7 @@ def audit_run(
         processes: workers that shared it.
         fixed_lengths: the requests forbade an early end, so output lengths are a part of the plan.
         damaged_bytes: of the workers' spools, that could not be read.
+        broken: the load generator failed, so its records may be incomplete.
     """
     outcome = columns.texts("outcome")
     waits_ms = cap_wait_ms(columns, max(1, cap // max(1, processes))) if open_loop else np.zeros(len(columns))
@@ -79,19 +81,26 @@ def audit_run(
         "raise 'ulimit -n' or net.ipv4.ip_local_port_range, or lower the rate"
     )
     checks.append(AuditCheck("client_resource", float(refused), 0.0, "requests", refused == 0, remedy, voids_all=True))
-    remedy = (
-        f"{damaged_bytes} bytes of what the workers recorded cannot be read, so records are missing: check the disk"
-    )
-    damage = AuditCheck(
-        "spool_damaged_bytes", float(damaged_bytes), 0.0, "bytes", damaged_bytes == 0, remedy, voids_all=True
-    )
-    checks.append(damage)
+    checks += _record_checks(damaged_bytes, broken=broken)
     checks += _worker_checks(workers)
     checks += _health_checks(health, cause)
     checks += _prompt_checks(columns, outcome)
     if fixed_lengths:
         checks += _output_checks(columns, outcome)
     return Audit(tuple(check for check in checks if check is not None), _cap_wait(columns, waits_ms, cap))
+
+
+def _record_checks(damaged_bytes: int, *, broken: bool) -> list[AuditCheck]:
+    """Whether all that was measured is there: what is missing may have been the worst."""
+    unreadable = f"{damaged_bytes} bytes of what the workers recorded cannot be read, so records are missing"
+    failed = "the load generator failed, so records may be missing (its message says why)"
+    return [
+        AuditCheck(name, float(count), 0.0, unit, not count, f"{what}: check the disk and run again", voids_all=True)
+        for name, count, unit, what in (
+            ("spool_damaged_bytes", damaged_bytes, "bytes", unreadable),
+            ("load_generator_failed", int(broken), "", failed),
+        )
+    ]
 
 
 def _cap_wait(columns: RecordColumns, wait_ms: Floats, cap: int) -> CapWait | None:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from surgeproof.loadgen.spool import Batch, SpoolWriter, decode_frame, encode_frame, is_whole, spool_path
+from surgeproof.loadgen.spool import Batch, SpoolWriter, decode_frame, encode_frame, spool_path
 
 logger = logging.getLogger(__name__)
 
@@ -107,9 +107,9 @@ class BatchReceiver:
 
         A worker reports its own requests only: whatever else it sends must not take the place of another's records.
         """
-        if not is_whole(frame):
-            return False
         batch = decode_frame(frame)
+        if batch is None:
+            return False
         foreign = [r for r in batch.records if r.worker != worker or self._owner_of(r.plan_index) != worker]
         if batch.worker != worker or foreign:
             logger.warning("worker %d sent records of requests that are not its own: dropped", worker)

@@ -81,7 +81,7 @@ class PreparedRun:
 
     def __init__(self, run_dir: Path) -> None:
         self._run_dir = run_dir
-        end_with_parent(int(os.environ.get(PARENT_VARIABLE, os.getppid())))
+        end_with_parent(int(os.environ[PARENT_VARIABLE]))
         if not sys.stdin.readline():
             sys.exit("the run was not started")
 

@@ -36,7 +36,7 @@ _FLUSH_RECORDS = 64
 """Records in one batch: encoding and writing more would keep the event loop from its sockets for milliseconds."""
 _MAX_UNWRITTEN_BYTES = 64_000_000
 """Records that wait in memory for a disk with space; with more than that, the load ends."""
-_WRITE_PATIENCE_S = 30.0
+_WRITE_RETRY_S = 30.0
 _PREPARE_PAUSE_S = 0.01
 _DRAIN_POLL_S = 0.01
 
@@ -224,7 +224,7 @@ class Engine:
 
     def _wait_until_written(self, *, interrupted: bool) -> None:
         """A full disk may be emptied: wait a while for it."""
-        limit_s = 0.0 if interrupted else _WRITE_PATIENCE_S
+        limit_s = 0.0 if interrupted else _WRITE_RETRY_S
         while not self._outbox.write_rest() and limit_s > 0:
             gevent.sleep(_FLUSH_S)
             limit_s -= _FLUSH_S

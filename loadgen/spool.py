@@ -1,10 +1,10 @@
 """A worker's file of measurements: append-only, readable after a crash.
 
 A spool is a sequence of frames, each a batch of records and health samples. What is not a whole frame is
-recognised by its mark, length or checksum: at the end it may still be written, before other frames it is damage,
+recognised by its magic, length or checksum: at the end it may still be written, before other frames it is damage,
 which costs itself only.
 
-    frame = mark (4 bytes) length (uint32) crc32 (uint32) payload (MessagePack of `Batch`), little-endian
+    frame = magic (4 bytes) length (uint32) crc32 (uint32) payload (MessagePack of `Batch`), little-endian
 """
 
 import fcntl
@@ -22,7 +22,7 @@ from surgeproof.records import HealthSample, StreamRecord, WorkerFacts
 
 logger = logging.getLogger(__name__)
 
-_MARK = b"\xf5SP\x02"
+_MAGIC = b"\xf5SP\x02"
 _HEAD = struct.Struct("<4sII")
 SUFFIX = ".spool"
 _PORTION_BYTES = 8 << 20
@@ -48,27 +48,30 @@ _decoder = msgspec.msgpack.Decoder(Batch)
 def encode_frame(batch: Batch) -> bytes:
     """One frame, ready to be appended or sent."""
     payload = _encoder.encode(batch)
-    return _HEAD.pack(_MARK, len(payload), zlib.crc32(payload)) + payload
+    return _HEAD.pack(_MAGIC, len(payload), zlib.crc32(payload)) + payload
 
 
-def is_whole(frame: bytes) -> bool:
-    """Whether bytes are exactly one frame, undamaged."""
-    return _frame_end(frame, 0) == len(frame)
+def decode_frame(frame: bytes) -> Batch | None:
+    """The batch of exactly one frame; None where it is damaged, or of another version."""
+    return _decoded_frame(frame, 0, len(frame)) if _frame_end(frame, 0) == len(frame) else None
 
 
-def decode_frame(frame: bytes) -> Batch:
-    """The batch of a whole frame."""
-    return _decoder.decode(memoryview(frame)[_HEAD.size :])
+def _decoded_frame(data: bytes, start: int, end: int) -> Batch | None:
+    """The batch of the whole frame between two places; None where it is of another version."""
+    try:
+        return _decoder.decode(memoryview(data)[start + _HEAD.size : end])
+    except (msgspec.ValidationError, msgspec.DecodeError):
+        return None
 
 
 def _frame_end(data: bytes, start: int) -> int | None:
     """Where the whole frame that begins at `start` ends; None if there is none."""
     if len(data) < start + _HEAD.size:
         return None
-    mark, length, checksum = _HEAD.unpack_from(data, start)
+    magic, length, checksum = _HEAD.unpack_from(data, start)
     begin = start + _HEAD.size
     end: int = begin + length
-    if mark != _MARK or end > len(data) or zlib.crc32(memoryview(data)[begin:end]) != checksum:
+    if magic != _MAGIC or end > len(data) or zlib.crc32(memoryview(data)[begin:end]) != checksum:
         return None
     return end
 
@@ -173,15 +176,13 @@ class SpoolReader:
         while True:
             start = at
             while (end := _frame_end(data, start)) is None:
-                start = data.find(_MARK, start + 1)
+                start = data.find(_MAGIC, start + 1)
                 if start < 0:
                     return
             damaged += start - at
-            try:
-                batch = _decoder.decode(memoryview(data)[start + _HEAD.size : end])
-            except (msgspec.ValidationError, msgspec.DecodeError):
-                # Whole, but not of this version.
-                batch, damaged = None, damaged + end - start
+            batch = _decoded_frame(data, start, end)
+            if batch is None:
+                damaged += end - start
             at = end
             self._next_offset, self._next_damaged = self._offset + at, damaged
             if batch is not None:

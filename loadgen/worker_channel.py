@@ -1,8 +1,8 @@
 """Authenticated messages between a Locust master and its workers.
 
 Locust's channel (ZeroMQ, MessagePack) trusts whoever reaches its port. With a token that all processes of a load share,
-every message is sealed (`message_seal`), and others are dropped. Without one the channel is as Locust made it, but for
-messages that are none, which must not end the listener.
+every message is signed (`message_signing`), and others are dropped. Without one the channel is as Locust made it, but
+malformed messages are dropped: they must not end the listener.
 """
 
 import logging
@@ -15,7 +15,7 @@ from locust.rpc import protocol, zmqrpc
 
 from surgeproof.errors import ConfigError
 from surgeproof.loadgen.exposure import check_port
-from surgeproof.loadgen.message_seal import Seal
+from surgeproof.loadgen.message_signing import MessageSigner
 
 logger = logging.getLogger(__name__)
 
@@ -23,35 +23,35 @@ MAX_MESSAGE_BYTES = 1 << 30
 
 
 def protect_channel(token: str | None) -> None:
-    """From now on this process's Locust seals what it sends and drops what is not sealed; once a process.
+    """From now on this process's Locust signs what it sends and drops what is not signed; once a process.
 
     Args:
         token: None for an open channel, of which only malformed messages are dropped.
     """
-    _seal_messages(Seal(token) if token else None)
-    _outlive_malformed_messages()
+    _sign_messages(MessageSigner(token) if token else None)
+    _drop_malformed_messages()
     _check_ports(has_token=token is not None)
 
 
-def _seal_messages(seal: Seal | None) -> None:
+def _sign_messages(signer: MessageSigner | None) -> None:
     serialize, unserialize = protocol.Message.serialize, protocol.Message.unserialize
 
-    def sealed(self: Any) -> bytes:
+    def signed(self: Any) -> bytes:
         message: bytes = serialize(self)
-        return message if seal is None else seal.close(message)
+        return message if signer is None else signer.sign(message)
 
-    def opened(cls: Any, data: bytes) -> Any:
+    def verified(cls: Any, data: bytes) -> Any:
         del cls
         try:
-            return unserialize(data if seal is None else seal.open(data))
+            return unserialize(data if signer is None else signer.verify(data))
         except Exception as exc:
             raise RPCReceiveError(f"a message was dropped: {exc}") from exc
 
-    protocol.Message.serialize = sealed
-    protocol.Message.unserialize = classmethod(opened)
+    protocol.Message.serialize = signed
+    protocol.Message.unserialize = classmethod(verified)
 
 
-def _outlive_malformed_messages() -> None:
+def _drop_malformed_messages() -> None:
     """What cannot be read is dropped: it must end neither the master's listener nor the worker's."""
     recv, recv_from_client = zmqrpc.BaseSocket.recv, zmqrpc.BaseSocket.recv_from_client
 

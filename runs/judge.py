@@ -44,6 +44,7 @@ def complete_run(run: RunInProgress, state: RunState, exit_code: int | None = No
         processes=max(run.spec.scenario.processes, len(run.workers)),
         fixed_lengths=run.spec.scenario.target.fixes_lengths,
         damaged_bytes=run.damaged_bytes,
+        broken=state is RunState.BROKEN,
     )
     verdicts = judge(measured, run.objectives, audit)
     verdict = overall(measured, verdicts, audit)

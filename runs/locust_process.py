@@ -26,7 +26,8 @@ from surgeproof.scenario import Scenario
 from surgeproof.storage.database_url import sqlite_path
 
 SPOOLS_SUFFIX = ".spool"
-_LOG_TAIL_BYTES = 2000
+_LOG_BYTES = 100_000
+_LOG_TAIL_CHARS = 2000
 _INTERRUPT_TIMEOUT_S = 2.0
 
 
@@ -107,10 +108,13 @@ class LocustProcess:
         self.end()
 
     def log_tail(self) -> str:
-        """The last part of its output."""
+        """The last errors that it logged; the last part of its output where it logged none, as after a signal."""
         self._log.seek(0, os.SEEK_END)
-        self._log.seek(max(0, self._log.tell() - _LOG_TAIL_BYTES))
-        return str(self._log.read().decode("utf-8", "replace")).strip()
+        self._log.seek(max(0, self._log.tell() - _LOG_BYTES))
+        text = self._log.read().decode("utf-8", "replace")
+        # Locust's tables of statistics stand after them.
+        errors = [line for line in text.splitlines() if "/ERROR/" in line or "/CRITICAL/" in line]
+        return ("\n".join(errors) or text)[-_LOG_TAIL_CHARS:].strip()
 
 
 def _free_port() -> int:

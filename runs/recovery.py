@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
+import numpy as np
 
 from surgeproof.clock import measure_anchor_ns
 from surgeproof.errors import UsageError
 from surgeproof.exit_codes import ExitCode
-from surgeproof.loadgen.plan import Plan
+from surgeproof.loadgen.plan import PLAN_DTYPE, Plan
 from surgeproof.loadgen.spec import PLAN_FILE, SPEC_FILE, RunSpec
 from surgeproof.loadgen.spool import SUFFIX, is_being_written
 from surgeproof.records import RunState
@@ -107,7 +108,8 @@ def _opened(db_url: str, place: RunPlace, run_dir: Path | None) -> RunInProgress
         stored, run_dir = get_run(store.engine, place.id), Path(tempfile.mkdtemp(prefix="surgeproof-recover-"))
         spec = RunSpec(place.uid, stored.scenario, stored.base_url, stored.model, measure_anchor_ns(), str(run_dir))
         packed = packed_plan(store.engine, place.id)
-        plan = Plan.unpack(packed) if packed is not None else Plan.load(run_dir / PLAN_FILE)
+        # A command may have been killed before it stored the plan: nothing was sent then.
+        plan = Plan.unpack(packed) if packed is not None else Plan(np.zeros(0, dtype=PLAN_DTYPE))
     else:
         spec = msgspec.json.decode((run_dir / SPEC_FILE).read_bytes(), type=RunSpec)
         spec = msgspec.structs.replace(spec, run_dir=str(run_dir))

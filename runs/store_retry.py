@@ -1,4 +1,4 @@
-"""Tries again, with growing waits, what the database refuses: it may be locked, full or restarting.
+"""Retries with exponential backoff what the database refuses: it may be locked, full or restarting.
 
 Nothing is lost meanwhile: what is measured stands in the spools until it is stored.
 """
@@ -11,9 +11,9 @@ from surgeproof.errors import StoreError
 
 Result = TypeVar("Result")
 
-_FIRST_WAIT_S = 0.5
-_LONGEST_WAIT_S = 5.0
-PATIENCE_S = 60.0
+_INITIAL_BACKOFF_S = 0.5
+_MAX_BACKOFF_S = 5.0
+RETRY_LIMIT_S = 60.0
 """How long to try after the load has ended; a try that waits for a lock may take 30 s more."""
 
 
@@ -33,7 +33,7 @@ class StoreRetry:
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._say, self._monotonic_s, self._sleep = say, monotonic_s, sleep
-        self._wait_s = _FIRST_WAIT_S
+        self._backoff_s = _INITIAL_BACKOFF_S
         self._not_before_s = 0.0
         self._failing = False
 
@@ -57,9 +57,9 @@ class StoreRetry:
             give_up: asked before each wait.
 
         Raises:
-            StoreError: it failed for `PATIENCE_S`, or `give_up` said so.
+            StoreError: it failed for `RETRY_LIMIT_S`, or `give_up` said so.
         """
-        deadline_s = self._monotonic_s() + PATIENCE_S
+        deadline_s = self._monotonic_s() + RETRY_LIMIT_S
         while True:
             try:
                 result = write()
@@ -76,10 +76,10 @@ class StoreRetry:
         if not self._failing:
             self._say(f"{exc}; trying again, what is measured meanwhile is kept in the spools")
         self._failing = True
-        self._not_before_s = self._monotonic_s() + self._wait_s
-        self._wait_s = min(2 * self._wait_s, _LONGEST_WAIT_S)
+        self._not_before_s = self._monotonic_s() + self._backoff_s
+        self._backoff_s = min(2 * self._backoff_s, _MAX_BACKOFF_S)
 
     def _note_success(self) -> None:
         if self._failing:
             self._say("the database can be written again")
-        self._failing, self._wait_s = False, _FIRST_WAIT_S
+        self._failing, self._backoff_s = False, _INITIAL_BACKOFF_S

@@ -4,7 +4,6 @@ import asyncio
 import itertools
 import json
 import re
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,6 +13,7 @@ import pytest
 from aiohttp import web
 
 from tests.e2e.test_run import surgeproof, trusted
+from tests.served_app import ServedApp
 
 TOKENS = 5
 
@@ -21,7 +21,6 @@ TOKENS = 5
 @contextmanager
 def server(pause_s: Callable[[], float]) -> Iterator[str]:
     """An endpoint that streams five tokens, each after `pause_s()`; yields its base URL."""
-    loop, ready, url = asyncio.new_event_loop(), threading.Event(), []
 
     async def chat(_request: web.Request) -> web.StreamResponse:
         reply = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
@@ -38,33 +37,11 @@ def server(pause_s: Callable[[], float]) -> Iterator[str]:
     async def models(_request: web.Request) -> web.Response:
         return web.json_response({"object": "list", "data": [{"id": "m", "object": "model"}]})
 
-    async def start() -> web.AppRunner:
-        app = web.Application()
-        app.router.add_post("/v1/chat/completions", chat)
-        app.router.add_get("/v1/models", models)
-        runner = web.AppRunner(app, handler_cancellation=True)
-        await runner.setup()
-        site = web.TCPSite(runner, "127.0.0.1", 0)
-        await site.start()
-        url.append(f"http://127.0.0.1:{runner.addresses[0][1]}/v1")
-        ready.set()
-        return runner
-
-    def serve() -> None:
-        asyncio.set_event_loop(loop)
-        runner = loop.run_until_complete(start())
-        loop.run_forever()
-        loop.run_until_complete(runner.cleanup())
-        loop.close()
-
-    thread = threading.Thread(target=serve)
-    thread.start()
-    ready.wait(10)
-    try:
-        yield url[0]
-    finally:
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join(10)
+    app = web.Application()
+    app.router.add_post("/v1/chat/completions", chat)
+    app.router.add_get("/v1/models", models)
+    with ServedApp(app, handler_cancellation=True) as served:
+        yield f"{served.url}/v1"
 
 
 def freezing(every_s: float, for_s: float) -> Callable[[], float]:

@@ -63,7 +63,7 @@ def test_every_audit_check_is_documented() -> None:
     audit = audit_run(
         held, {0: [sample()]}, facts, open_loop=True, interrupted=False, tightest_ms=None, cap=1000, fixed_lengths=True
     )
-    assert len(audit.checks) == 15
+    assert len(audit.checks) == 16
     for check in audit.checks:
         assert f"`{check.name}`" in DOCS["metrics.md"]
 

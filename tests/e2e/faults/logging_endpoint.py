@@ -2,18 +2,17 @@
 
 import asyncio
 import json
-import threading
 import time
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 
 from aiohttp import web
 
 from tests.e2e.test_run import rows
+from tests.served_app import ServedApp
 
 
-class LoggingEndpoint:
+class LoggingEndpoint(ServedApp):
     """Streams five tokens within 50 ms, in a thread of its own.
 
     Attributes:
@@ -24,25 +23,14 @@ class LoggingEndpoint:
     def __init__(self) -> None:
         self.asked_at_s: list[float] = []
         self.answered: list[int] = []
-        self._loop = asyncio.new_event_loop()
-        self._ready = threading.Event()
-        self._thread = threading.Thread(target=self._serve)
-        self._port = 0
+        app = web.Application()
+        app.router.add_post("/v1/chat/completions", self._chat)
+        app.router.add_get("/v1/models", self._models)
+        super().__init__(app, shutdown_timeout=0.1)
 
     @property
     def base_url(self) -> str:
-        return f"http://127.0.0.1:{self._port}/v1"
-
-    def __enter__(self) -> "LoggingEndpoint":
-        self._thread.start()
-        assert self._ready.wait(10)
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(10)
+        return f"{self.url}/v1"
 
     def asked_after(self, at_s: float) -> int:
         """Requests read later than this, monotonic."""
@@ -52,21 +40,6 @@ class LoggingEndpoint:
         """Answered requests whose record does not say so."""
         stored = {index for (index,) in rows(database, "SELECT plan_index FROM records WHERE outcome = 'ok'")}
         return set(self.answered) - stored
-
-    def _serve(self) -> None:
-        asyncio.set_event_loop(self._loop)
-        app = web.Application()
-        app.router.add_post("/v1/chat/completions", self._chat)
-        app.router.add_get("/v1/models", self._models)
-        runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
-        self._loop.run_until_complete(runner.setup())
-        site = web.TCPSite(runner, "127.0.0.1", 0)
-        self._loop.run_until_complete(site.start())
-        self._port = runner.addresses[0][1]
-        self._ready.set()
-        self._loop.run_forever()
-        self._loop.run_until_complete(runner.cleanup())
-        self._loop.close()
 
     async def _models(self, _: web.Request) -> web.Response:
         return web.json_response({"object": "list", "data": [{"id": "m", "object": "model"}]})

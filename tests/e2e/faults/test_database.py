@@ -169,3 +169,27 @@ def test_a_run_of_another_host_is_left_to_it(endpoint: LoggingEndpoint, tmp_path
             assert connection.execute("SELECT state FROM runs").fetchall() == [("running",)]
     finally:
         server.remove()
+
+
+def test_a_disk_that_stays_full_voids_the_run(endpoint: LoggingEndpoint, small_disk: Path) -> None:
+    """In a closed loop no planned request is missing, and the database is elsewhere: exit 5 all the same."""
+    server = PostgresServer()
+    try:
+        url = server.create("full")
+        (small_disk / "slo.yaml").write_text("['ttft p50 < 10s']")
+        command = [
+            sys.executable, "-m", "surgeproof", "run", "--base-url", endpoint.base_url, "--concurrency", "4",
+            "--duration", "8s", "--output-len", "5", "--input-len", "10", "--db", url, "--slo", "slo.yaml",
+        ]  # fmt: skip
+        child = subprocess.Popen(command, cwd=small_disk, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        wait_for(lambda: len(endpoint.answered) >= 30)
+        fill(small_disk)
+        output = child.communicate(timeout=120)[0]
+        assert child.returncode == 5, output
+        assert "records could not be written and are lost" in output
+        import psycopg
+
+        with psycopg.connect(url) as connection:
+            assert connection.execute("SELECT state, verdict FROM runs").fetchall() == [("broken", "INVALID")]
+    finally:
+        server.remove()

@@ -1,73 +1,27 @@
-"""Servers that send bombs, endless heads or hardly anything, a host without descriptors, a spool with damage."""
+"""Servers that send bombs and endless heads, a host without descriptors, a spool with damage."""
 
-import gzip
-import socket
 import struct
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
 import pytest
 
+from tests.e2e.faults.hostile_servers import Answer, bomb, endless_head, hostile_server
 from tests.e2e.faults.logging_endpoint import LoggingEndpoint
 from tests.e2e.faults.test_database import endpoint, started
 from tests.e2e.test_crash import locusts, stored, wait_for
 from tests.e2e.test_run import rows, surgeproof
 
 __all__ = ["endpoint"]
-BOMB = gzip.compress(bytes(300 << 20), 9)
-MODELS = b'{"object": "list", "data": [{"id": "m", "object": "model"}]}'
-HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n"
-
-
-@contextmanager
-def answering(answer: Callable[[socket.socket], None]) -> Iterator[str]:
-    """A server with a proper list of models, which answers every other request in one way."""
-    listener = socket.create_server(("127.0.0.1", 0))
-
-    def serve(connection: socket.socket) -> None:
-        with connection, suppress(OSError):
-            connection.settimeout(30)
-            if connection.recv(65536).startswith(b"GET"):
-                connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(MODELS), MODELS))
-            else:
-                answer(connection)
-
-    def accept() -> None:
-        with suppress(OSError):
-            while True:
-                threading.Thread(target=serve, args=(listener.accept()[0],), daemon=True).start()
-
-    thread = threading.Thread(target=accept)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{listener.getsockname()[1]}/v1"
-    finally:
-        listener.shutdown(socket.SHUT_RDWR)
-        listener.close()
-        thread.join(10)
-
-
-def bomb(connection: socket.socket) -> None:
-    connection.sendall(HEAD + b"Content-Encoding: gzip\r\nContent-Length: %d\r\n\r\n" % len(BOMB) + BOMB)
-
-
-def endless_head(connection: socket.socket) -> None:
-    connection.sendall(HEAD + b"X-A: ")
-    while True:
-        connection.sendall(b"a" * 65536)
 
 
 @pytest.mark.parametrize(("answer", "outcome"), [(bomb, "error:encoding"), (endless_head, "error:malformed")])
-def test_a_hostile_answer_is_an_error_in_little_memory(
-    tmp_path: Path, answer: Callable[[socket.socket], None], outcome: str
-) -> None:
-    with answering(answer) as base_url:
+def test_a_hostile_answer_is_an_error_in_little_memory(tmp_path: Path, answer: Answer, outcome: str) -> None:
+    with hostile_server(post=answer) as base_url:
         command = [
             sys.executable, "-m", "surgeproof", "run", "--base-url", base_url, "--model", "m", "--request-rate", "5",
             "--duration", "3s", "--input-len", "5", "--output-len", "5",

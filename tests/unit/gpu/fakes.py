@@ -1,16 +1,14 @@
 """A stand-in for pynvml, recorded GPUs, and an agent that serves them."""
 
-import asyncio
-import threading
 from collections.abc import Sequence
-from types import SimpleNamespace, TracebackType
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
-from aiohttp import web
 
 from surgeproof.gpu.agent import Sampler, make_app
 from surgeproof.records import GpuFacts, GpuSample
+from tests.served_app import ServedApp
 
 FACTS = GpuFacts(uuid="GPU-A", name="NVIDIA H200", memory_bytes=150_000_000_000, pcie_generation_max=5, counters=True)
 
@@ -99,38 +97,9 @@ class StubNvml:
         return ask
 
 
-class ServedAgent:
+class ServedAgent(ServedApp):
     """An agent on a port of its own, in a thread."""
 
     def __init__(self, sampler: Sampler, token: str | None = None, port: int = 0) -> None:
-        self.sampler, self._token, self.port = sampler, token, port
-        self._loop = asyncio.new_event_loop()
-        self._ready = threading.Event()
-        self._thread = threading.Thread(target=self._run)
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
-
-    def _run(self) -> None:
-        asyncio.set_event_loop(self._loop)
-        runner = web.AppRunner(make_app(self.sampler, self._token))
-        self._loop.run_until_complete(runner.setup())
-        site = web.TCPSite(runner, "127.0.0.1", self.port)
-        self._loop.run_until_complete(site.start())
-        self.port = runner.addresses[0][1]
-        self._ready.set()
-        self._loop.run_forever()
-        self._loop.run_until_complete(runner.cleanup())
-        self._loop.close()
-
-    def __enter__(self) -> "ServedAgent":
-        self._thread.start()
-        self._ready.wait(10)
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(10)
+        super().__init__(make_app(sampler, token), port)
+        self.sampler = sampler

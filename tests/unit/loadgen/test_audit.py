@@ -216,6 +216,17 @@ def test_records_that_cannot_be_read_void_everything() -> None:
     assert "records are missing" in verdict.reason
 
 
+def test_a_load_generator_that_failed_voids_everything() -> None:
+    """In a closed loop no planned request tells that records are missing."""
+    audit = audit_run(
+        RecordColumns.of(columns()), {0: [sample()]}, open_loop=False, interrupted=False, tightest_ms=None, cap=9,
+        broken=True,
+    )  # fmt: skip
+    assert [check.name for check in audit.breaches] == ["load_generator_failed"]
+    (verdict,) = judge(measured([100.0] * 100), parse_objectives({"all": ("success >= 99%",)}), audit)
+    assert verdict.verdict is Verdict.INVALID
+
+
 def test_nothing_measured_is_no_crash() -> None:
     empty = {name: [] for name in columns()}
     assert breaches(empty, {}) == set()
