@@ -7,7 +7,17 @@ from xml.etree import ElementTree as ET
 from surgeproof.errors import ConfigError
 from surgeproof.records import Verdict
 from surgeproof.results import RunResult
-from surgeproof.slo.wording import BOARD, STEPS, board_row, cap_line, figure_lines, latency_title, notices, step_rows
+from surgeproof.slo.wording import (
+    BOARD,
+    STEPS,
+    board_row,
+    breach_lines,
+    cap_line,
+    figure_lines,
+    latency_title,
+    notices,
+    step_rows,
+)
 
 
 def write_reports(result: RunResult, junit: Path | None, markdown: Path | None) -> None:
@@ -30,7 +40,9 @@ def as_junit(result: RunResult) -> str:
     cases = [
         (f"slo.{v.request_class}", v.rule, _junit_kind(v.verdict), str(v.verdict), v.reason) for v in result.verdicts
     ]
-    cases += [("audit", check.name, "error", "INVALID", check.remedy) for check in result.audit.breaches]
+    # A breach that changed no verdict is told, and must not stop a pipeline.
+    kind = "error" if result.voided else "system-out"
+    cases += [("audit", check.name, kind, "INVALID", check.remedy) for check in result.audit.breaches]
     kinds = [kind for _, _, kind, _, _ in cases]
     suite = ET.Element(
         "testsuite",
@@ -41,7 +53,9 @@ def as_junit(result: RunResult) -> str:
     )
     for of, name, kind, word, reason in cases:
         case = ET.SubElement(suite, "testcase", classname=of, name=_legal(name))
-        if kind:
+        if kind == "system-out":
+            ET.SubElement(case, kind).text = _legal(reason)
+        elif kind:
             ET.SubElement(case, kind, type=word, message=_legal(reason))
     ET.indent(suite)
     return f'<?xml version="1.0" encoding="utf-8"?>\n{ET.tostring(suite, encoding="unicode")}\n'
@@ -74,7 +88,7 @@ def as_markdown(result: RunResult) -> str:
             for v in result.verdicts
             if v.verdict is not Verdict.PASS
         ]
-    lines += [f"- client audit, {check.name}: {_cell(check.remedy)}" for check in result.audit.breaches]
+    lines += [f"- client audit, {_cell(line)}" for line in breach_lines(result.audit, voided=result.voided)]
     lines += [f"- {_cell(line)}" for line in (cap_line(result.audit), *notices(result.summary)) if line]
     return "\n".join(lines).rstrip() + "\n"
 

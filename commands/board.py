@@ -8,7 +8,17 @@ from rich.text import Text
 from surgeproof.commands.terminal import new_console
 from surgeproof.records import Verdict
 from surgeproof.results import Audit, RuleVerdict, RunResult, Summary
-from surgeproof.slo.wording import BOARD, STEPS, board_row, cap_line, figure_lines, latency_title, notices, step_rows
+from surgeproof.slo.wording import (
+    BOARD,
+    STEPS,
+    board_row,
+    breach_lines,
+    cap_line,
+    figure_lines,
+    latency_title,
+    notices,
+    step_rows,
+)
 
 _COLOURS = {"PASS": "green", "FAIL": "red", "INCONCLUSIVE": "yellow", "INVALID": "magenta"}
 _SHOWN_LATENCIES = ("ttft", "first_answer", "tpot", "max_gap", "e2e")
@@ -20,7 +30,7 @@ def print_result(result: RunResult, console: Console | None = None) -> None:
     print_figures(result.summary, console)
     if result.verdicts:
         print_board(result.verdicts, console)
-    for line in audit_lines(result.audit):
+    for line in audit_lines(result.audit, voided=result.voided):
         console.print(line)
     print_gpus(result.summary, console)
     verdict = str(result.verdict) if result.verdict else "no objectives"
@@ -93,7 +103,7 @@ def latency_table(summary: Summary) -> Table:
     return table
 
 
-def audit_lines(audit: Audit) -> list[Text]:
+def audit_lines(audit: Audit, *, voided: bool) -> list[Text]:
     """The client's audit: one line when it passed, otherwise one for each breach; then what the cap held back."""
     line = cap_line(audit)
     held_back = [Text(line, style="yellow")] if line else []
@@ -101,9 +111,8 @@ def audit_lines(audit: Audit) -> list[Text]:
         lag = next((check for check in audit.checks if check.name == "send_lag_p99"), None)
         detail = f", send lag p99 {lag.observed:.2f} ms" if lag and lag.observed is not None else ""
         return [Text(f"Client audit: {len(audit.checks)} checks passed{detail}"), *held_back]
-    return held_back + [
-        Text(f"Client audit: {check.name}: {check.remedy}", style="magenta") for check in audit.breaches
-    ]
+    style = "magenta" if voided else "yellow"
+    return held_back + [Text(f"Client audit: {line}", style=style) for line in breach_lines(audit, voided=voided)]
 
 
 def _ms(value: float | UnsetType | None) -> str:

@@ -35,6 +35,9 @@ if TYPE_CHECKING:
 @click.option("--model", help="Model name. Default: the first that the endpoint lists.")
 @click.option("--endpoint", type=click.Choice(["chat", "completions"]))
 @click.option("--trace", type=click.Path(), help="Trace file to replay, or to draw lengths from.")
+@click.option(
+    "--trace-unit", type=click.Choice(["s", "ms", "us", "ns"]), help="Unit of the trace's times, where it is not clear."
+)
 @click.option("--trace-columns", help="Column names of a custom trace: at=NAME,input=NAME,output=NAME[,..].")
 @click.option("--profile", help="Fitted profile to draw traffic from: a bundled name or a file.")
 @click.option(
@@ -59,7 +62,7 @@ if TYPE_CHECKING:
 @click.option(
     "--turns",
     type=click.Choice(["at_timestamp", "after_response"]),
-    help="When to send the later turns of a session. Default: at their time stamps.",
+    help="When to send the later turns of a session. Default: at their time stamps, where they have any.",
 )
 @click.option("--classes", help="Mix of request classes by weight: P0=5,P1=3,P2=1; default all P1.")
 @click.option("--num-warmups", type=int, help="Number of initial requests (of each step) that are not judged.")
@@ -76,6 +79,7 @@ if TYPE_CHECKING:
 @click.option("--ignore-eos", is_flag=True, help="Ask the server for full output lengths (vLLM).")
 @click.option("--tokenizer", type=click.Path(), help="tokenizer.json for exact prompt lengths.")
 @click.option("--words-per-token", type=float, help="Words per token to assume without --tokenizer.")
+@click.option("--prompt-salt", help="Words that prompts are made from; default: other prompts in each run.")
 @click.option("--goodput", multiple=True, help="Bounds in ms for a good request: ttft:500 tpot:50.")
 @click.option("--slo", type=click.Path(path_type=Path), help="YAML file of objectives, or preset:NAME.")
 @click.option("--gpu-agent", "gpu_agents", multiple=True, help="URL of a GPU agent to collect from; repeatable.")
@@ -219,8 +223,9 @@ def _overrides(flags: JsonObject) -> JsonObject:
     for name in ("base_url", "model", "endpoint"):
         out[f"target.{name}"] = flags[name]
     for name in (
-        "trace", "trace_columns", "profile", "arrivals", "burstiness", "max_concurrency", "num_prompts", "input_len",
-        "output_len", "speedup", "scale", "turns", "limit", "num_warmups", "seed", "tokenizer", "words_per_token",
+        "trace", "trace_unit", "trace_columns", "profile", "arrivals", "burstiness", "max_concurrency", "num_prompts",
+        "input_len", "output_len", "speedup", "scale", "turns", "limit", "num_warmups", "seed", "tokenizer",
+        "words_per_token", "prompt_salt",
     ):  # fmt: skip
         out[f"load.{name}"] = flags[name]
     for name in ("duration", "warmup", "drain"):

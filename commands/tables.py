@@ -48,7 +48,7 @@ def print_run(run: Run) -> None:
         print_board(run.verdicts, console)
     if summary.budgets:
         console.print(_budget_table(summary.budgets))
-    for line in audit_lines(run.audit or Audit()):
+    for line in audit_lines(run.audit or Audit(), voided=run.voided):
         console.print(line)
     print_gpus(summary, console)
     if summary.dispatch:
@@ -112,6 +112,8 @@ def print_trace(facts: TraceFacts) -> None:
     table.add_row("clock grid", "none" if grid is None else f"{grid:g} s, {undone}")
     console = new_console()
     console.print(table)
+    if facts.unit_note:
+        console.print(f"Note: {facts.unit_note}", style="yellow")
     for example in facts.malformed_examples:
         console.print(f"malformed {example}", highlight=False)
 

@@ -16,6 +16,9 @@ def traces() -> None:
 
 def _trace_options(command: Any) -> Any:
     for option in (
+        click.option(
+            "--unit", type=click.Choice(["s", "ms", "us", "ns"]), help="Unit of the times, where it is not clear."
+        ),
         click.option("--skip-invalid", is_flag=True, help="Skip malformed rows, and report how many."),
         click.option("--columns", help="Columns of your table: at=NAME,input=NAME,output=NAME[,session=..,unit=ms]."),
         click.option("--format", "format_name", default="auto", show_default=True, help="Format of the file."),
@@ -30,7 +33,13 @@ def _trace_options(command: Any) -> Any:
 @click.option("--keep-clock-grid", is_flag=True, help="Do not spread rounded time stamps.")
 @json_option
 def inspect(
-    file: Path, format_name: str, columns: str | None, skip_invalid: bool, keep_clock_grid: bool, as_json: bool
+    file: Path,
+    format_name: str,
+    columns: str | None,
+    skip_invalid: bool,
+    unit: str | None,
+    keep_clock_grid: bool,
+    as_json: bool,
 ) -> None:
     """Show rate, gaps, dispersion, lengths and clock of a trace; large tables are streamed."""
     import json
@@ -38,7 +47,9 @@ def inspect(
     from surgeproof.strict_json import plain
     from surgeproof.traces.describe import describe_file
 
-    facts = describe_file(file, format_name, columns=columns, skip_invalid=skip_invalid, undo_grid=not keep_clock_grid)
+    facts = describe_file(
+        file, format_name, columns=columns, skip_invalid=skip_invalid, undo_grid=not keep_clock_grid, unit=unit
+    )
     if as_json:
         click.echo(json.dumps(plain(facts), allow_nan=False))
         return
@@ -69,6 +80,7 @@ def fit(
     format_name: str,
     columns: str | None,
     skip_invalid: bool,
+    unit: str | None,
     kind: str,
     empirical_gaps: bool,
     licence: str | None,
@@ -82,7 +94,7 @@ def fit(
     from surgeproof.traces.fit import fit_profile
     from surgeproof.traces.reader import read_trace
 
-    trace = read_trace(file, format_name, columns=columns, skip_invalid=skip_invalid)
+    trace = read_trace(file, format_name, columns=columns, skip_invalid=skip_invalid, unit=unit)
     profile = fit_profile(
         trace,
         name or output.stem,
@@ -109,7 +121,13 @@ def fit(
 @_trace_options
 @click.option("--keep-clock-grid", is_flag=True, help="Do not spread rounded time stamps.")
 def convert(
-    file: Path, output: Path, format_name: str, columns: str | None, skip_invalid: bool, keep_clock_grid: bool
+    file: Path,
+    output: Path,
+    format_name: str,
+    columns: str | None,
+    skip_invalid: bool,
+    unit: str | None,
+    keep_clock_grid: bool,
 ) -> None:
     """Convert a trace to Mooncake's format, which other load testers can read."""
     if output.exists() and file.exists() and output.samefile(file):
@@ -117,7 +135,9 @@ def convert(
     from surgeproof.traces.mooncake_export import mooncake_lines
     from surgeproof.traces.reader import read_trace
 
-    trace = read_trace(file, format_name, columns=columns, skip_invalid=skip_invalid, undo_grid=not keep_clock_grid)
+    trace = read_trace(
+        file, format_name, columns=columns, skip_invalid=skip_invalid, undo_grid=not keep_clock_grid, unit=unit
+    )
     _write(output, "".join(f"{line}\n" for line in mooncake_lines(trace.points)).encode())
 
 
@@ -134,6 +154,7 @@ def report(
     format_name: str,
     columns: str | None,
     skip_invalid: bool,
+    unit: str | None,
     seeds: int,
     html: Path | None,
     json_path: Path | None,
@@ -153,7 +174,7 @@ def report(
             from surgeproof.webui.trace_report import trace_report
         except ModuleNotFoundError as exc:
             raise ConfigError("--html needs: pip install 'surgeproof[report]'") from exc
-    points = read_trace(against, format_name, columns=columns, skip_invalid=skip_invalid).points
+    points = read_trace(against, format_name, columns=columns, skip_invalid=skip_invalid, unit=unit).points
     at_s = np.array([point.at_ns for point in points]) / 1e9
     result = check_profile(load_profile(profile), against.name, at_s, pair_lengths(points), seeds)
     print_goodness(result)

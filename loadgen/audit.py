@@ -5,20 +5,23 @@ in words. Time that opening a connection took is the network's and the server's,
 the concurrency cap held a request back is the server's: both are taken off the send lag.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from surgeproof.columns import RecordColumns, TextColumn
+from surgeproof.columns import RecordColumns
 from surgeproof.dispersion import dispersion
+from surgeproof.loadgen.token_audit import cache_checks, output_checks, prompt_checks
 from surgeproof.outcomes import Outcome
 from surgeproof.records import HealthSample, WorkerFacts
-from surgeproof.results import Audit, AuditCheck, CapWait
+from surgeproof.results import Audit, AuditCheck, CapWait, ClientError, Effect
 from surgeproof.send_lag import cap_wait_ms, own_lag_ms
 
 Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
 
 MIN_DISPERSION_WINDOWS = 30
 """With fewer whole windows, an index of dispersion is too uncertain to judge by."""
@@ -33,6 +36,8 @@ _MERGED_SHARE = 0.05
 _NOTICEABLE = 0.05
 """From this share of the time on, what the host took is named as the cause."""
 _THROTTLED_SHARE = 0.01
+_BUSY = 0.7
+"""From this share of a core on, a worker's own work is named as the cause."""
 _MORE_PROCESSES = "use more worker processes (--processes) or a lower rate"
 
 
@@ -49,6 +54,7 @@ def audit_run(
     fixed_lengths: bool = False,
     damaged_bytes: int = 0,
     broken: bool = False,
+    shared_tokens: Ints | None = None,
 ) -> Audit:
     """Audit one run.
 
@@ -64,6 +70,8 @@ def audit_run(
         fixed_lengths: the requests forbade an early end, so output lengths are a part of the plan.
         damaged_bytes: of the workers' spools, that could not be read.
         broken: the load generator failed, so its records may be incomplete.
+        shared_tokens: prompt tokens of each record that an earlier prompt of the plan shares; shape (n,). None where
+            prompts may repeat those of other runs, so that hits in the server's cache are wanted.
     """
     outcome = columns.texts("outcome")
     waits_ms = cap_wait_ms(columns, max(1, cap // max(1, processes))) if open_loop else np.zeros(len(columns))
@@ -73,21 +81,38 @@ def audit_run(
         unsent = int((outcome == Outcome.NOT_SENT).sum())
         if not interrupted:
             remedy = f"{unsent} planned requests were not sent: see their reasons; {_MORE_PROCESSES}"
-            checks.append(_check("not_sent", float(unsent), 0.0, "requests", remedy))
+            checks.append(AuditCheck.at_most("not_sent", float(unsent), 0.0, "requests", remedy, Effect.LESS_LOAD))
         checks += _fidelity(columns, waits_ms, cause)
     refused = int((outcome == Outcome.CLIENT_RESOURCE).sum())
     remedy = (
         f"{refused} requests failed on this host, for lack of descriptors, ports or memory (their errors say which): "
         "raise 'ulimit -n' or net.ipv4.ip_local_port_range, or lower the rate"
     )
-    checks.append(AuditCheck("client_resource", float(refused), 0.0, "requests", refused == 0, remedy, voids_all=True))
+    checks.append(AuditCheck.at_most("client_resource", float(refused), 0.0, "requests", remedy, Effect.RECORDS))
     checks += _record_checks(damaged_bytes, broken=broken)
     checks += _worker_checks(workers)
-    checks += _health_checks(health, cause)
-    checks += _prompt_checks(columns, outcome)
+    checks += _health_checks(health, cause, open_loop=open_loop)
+    checks += prompt_checks(columns)
+    if shared_tokens is not None:
+        checks += cache_checks(columns, shared_tokens)
     if fixed_lengths:
-        checks += _output_checks(columns, outcome)
-    return Audit(tuple(check for check in checks if check is not None), _cap_wait(columns, waits_ms, cap))
+        checks += output_checks(columns)
+    error = ClientError(
+        send_ms=_largest(own_lag_ms(columns, waits_ms)) if open_loop else 0.0,
+        read_ms=max((max(s.loop_lag_ns, s.gc_pause_ns) / 1e6 for one in health.values() for s in one), default=0.0),
+        clock_ms=_clock_error_ms(health, workers),
+    )
+    return Audit(tuple(check for check in checks if check is not None), _cap_wait(columns, waits_ms, cap), error)
+
+
+def _largest(values_ms: Floats) -> float:
+    known = values_ms[~np.isnan(values_ms)]
+    return max(0.0, float(known.max())) if len(known) else 0.0
+
+
+def _clock_error_ms(health: Mapping[int, Sequence[HealthSample]], workers: Sequence[WorkerFacts]) -> float:
+    step_ns = max((abs(sample.clock_step_ns) for one in health.values() for sample in one), default=0)
+    return (step_ns + max((facts.clock_uncertainty_ns for facts in workers), default=0)) / 1e6
 
 
 def _record_checks(damaged_bytes: int, *, broken: bool) -> list[AuditCheck]:
@@ -95,7 +120,7 @@ def _record_checks(damaged_bytes: int, *, broken: bool) -> list[AuditCheck]:
     unreadable = f"{damaged_bytes} bytes of what the workers recorded cannot be read, so records are missing"
     failed = "the load generator failed, so records may be missing (its message says why)"
     return [
-        AuditCheck(name, float(count), 0.0, unit, not count, f"{what}: check the disk and run again", voids_all=True)
+        AuditCheck.at_most(name, float(count), 0.0, unit, f"{what}: check the disk and run again", Effect.RECORDS)
         for name, count, unit, what in (
             ("spool_damaged_bytes", damaged_bytes, "bytes", unreadable),
             ("load_generator_failed", int(broken), "", failed),
@@ -110,10 +135,6 @@ def _cap_wait(columns: RecordColumns, wait_ms: Floats, cap: int) -> CapWait | No
         return None
     p99 = float(np.quantile(wait_ms[sent], 0.99, method="inverted_cdf"))
     return CapWait(cap, waited, int(sent.sum()), round(p99, 3))
-
-
-def _check(name: str, observed: float, limit: float, unit: str, remedy: str) -> AuditCheck:
-    return AuditCheck(name, round(observed, 6), limit, unit, observed <= limit, remedy)
 
 
 def with_objectives(audit: Audit, tightest_ms: float | None) -> Audit:
@@ -148,16 +169,18 @@ def _merged(columns: RecordColumns, tightest_ms: float | None, cause: str) -> Au
         f"{share:.1%} of the first tokens are uncertain by over {limit_ms:.3g} ms, as the client read them with later "
         f"ones: {cause}"
     )
-    return _check("merged_first_tokens_share", share, _MERGED_SHARE, "ratio", remedy)
+    return AuditCheck.at_most("merged_first_tokens_share", share, _MERGED_SHARE, "ratio", remedy, Effect.LATE_READ)
 
 
 def _lag(columns: RecordColumns, waits_ms: Floats, tightest_ms: float | None, cause: str) -> AuditCheck | None:
     lag = own_lag_ms(columns, waits_ms)[columns.has("sent_at_ns")]
     if len(lag) == 0:
         return None
-    p99 = float(np.quantile(lag, 0.99, method="inverted_cdf"))
+    # Of under 200 requests a single one would be the p99: two that are late are no pattern.
+    rank = min(math.ceil(0.99 * len(lag)), max(1, len(lag) - 2))
+    p99 = float(np.partition(lag, rank - 1)[rank - 1])
     remedy = f"requests left {p99:.1f} ms late at p99: {cause}"
-    return _check(_LAG, p99, lag_limit_ms(tightest_ms), "ms", remedy)
+    return AuditCheck.at_most(_LAG, p99, lag_limit_ms(tightest_ms), "ms", remedy, Effect.LATE_SEND)
 
 
 def _fidelity(columns: RecordColumns, waits_ms: Floats, cause: str) -> list[AuditCheck]:
@@ -174,12 +197,15 @@ def _fidelity(columns: RecordColumns, waits_ms: Floats, cause: str) -> list[Audi
     if planned_span > 0.5:
         off = max(0.0, abs(sent_span - planned_span) - 0.005) / planned_span
         remedy = f"the achieved rate is off by {off:.1%}: {cause}"
-        checks.append(_check("achieved_rate_error", off, RATE_TOLERANCE, "ratio", remedy))
+        effect = Effect.LESS_LOAD if sent_span >= planned_span else Effect.MORE_LOAD
+        checks.append(AuditCheck.at_most("achieved_rate_error", off, RATE_TOLERANCE, "ratio", remedy, effect))
     planned_idc, sent_idc = (dispersion(times / 1e9, 1.0, MIN_DISPERSION_WINDOWS) for times in (planned, sent))
     if planned_idc is not None and sent_idc is not None:
         off = dispersion_error(planned_idc, sent_idc)
-        remedy = f"the sent times are not as bursty as planned (dispersion off by {off:.0%}): {cause}"
-        checks.append(_check("dispersion_error", off, DISPERSION_TOLERANCE, "ratio", remedy))
+        how = "less" if sent_idc <= planned_idc else "more"
+        remedy = f"the sent times are {how} bursty than planned (dispersion off by {off:.0%}): {cause}"
+        effect = Effect.LESS_LOAD if sent_idc <= planned_idc else Effect.MORE_LOAD
+        checks.append(AuditCheck.at_most("dispersion_error", off, DISPERSION_TOLERANCE, "ratio", remedy, effect))
     return checks
 
 
@@ -198,35 +224,43 @@ def _worker_checks(workers: Sequence[WorkerFacts]) -> list[AuditCheck]:
     lost = [
         f"worker {facts.worker} on {facts.host} {facts.failure_reason}" for facts in workers if facts.failure_reason
     ]
-    checks = [_check("workers_lost", float(len(lost)), 0.0, "workers", "; ".join(lost))]
+    checks = [AuditCheck.at_most("workers_lost", float(len(lost)), 0.0, "workers", "; ".join(lost))]
     uncertainty_ms = max(facts.clock_uncertainty_ns for facts in workers) / 1e6
     remedy = (
         f"the clock of a worker's host is known to within {uncertainty_ms:.1f} ms only: "
         "put master and workers on one network, or run on one host with --processes"
     )
-    return [*checks, _check("clock_uncertainty_max", uncertainty_ms, _LAG_FLOOR_MS, "ms", remedy)]
+    return [
+        *checks,
+        AuditCheck.at_most("clock_uncertainty_max", uncertainty_ms, _LAG_FLOOR_MS, "ms", remedy, Effect.CLOCK),
+    ]
 
 
-def _health_checks(health: Mapping[int, Sequence[HealthSample]], cause: str) -> list[AuditCheck]:
+def _health_checks(health: Mapping[int, Sequence[HealthSample]], cause: str, *, open_loop: bool) -> list[AuditCheck]:
     checks = []
+    # A client that reads late sends the next request of a closed loop late, too.
+    reading = (Effect.LATE_READ,) if open_loop else (Effect.LATE_READ, Effect.LESS_LOAD)
+    slow = (Effect.LATE_SEND, *reading)
     busy = {w: float(np.median([s.cpu_share for s in samples])) for w, samples in health.items() if samples}
     if busy:
         worst = max(busy, key=lambda worker: busy[worker])
         over = sum(share > 0.95 for share in busy.values())
         remedy = f"{over} of {len(busy)} workers were CPU-bound (worker {worst}: {busy[worst]:.0%}): {_MORE_PROCESSES}"
-        checks.append(_check("worker_cpu_share", busy[worst], 0.95, "of a core", remedy))
+        checks.append(AuditCheck.at_most("worker_cpu_share", busy[worst], 0.95, "of a core", remedy, *slow))
     samples = [sample for of_worker in health.values() for sample in of_worker]
     if samples:
         lags = np.array([sample.loop_lag_ns for sample in samples]) / 1e6
         lag = float(np.quantile(lags, 0.99, method="inverted_cdf"))
         remedy = f"the event loop was blocked for {lag:.0f} ms: {cause}"
-        checks.append(_check("loop_lag_p99", lag, 100.0, "ms", remedy))
-        checks.append(_throttled(health))
+        checks.append(AuditCheck.at_most("loop_lag_p99", lag, 100.0, "ms", remedy, *reading))
+        checks.append(_throttled(health, slow))
         pause = max(sample.gc_pause_ns for sample in samples) / 1e6
-        checks.append(_check("gc_pause_max", pause, 50.0, "ms", f"a garbage collection took {pause:.0f} ms"))
+        checks.append(
+            AuditCheck.at_most("gc_pause_max", pause, 50.0, "ms", f"a garbage collection took {pause:.0f} ms", *reading)
+        )
         step = max(abs(sample.clock_step_ns) for sample in samples) / 1e6
         remedy = f"the wall clock moved by {step:.0f} ms against the monotonic one: check time synchronisation (NTP)"
-        checks.append(_check("clock_step_max", step, 50.0, "ms", remedy))
+        checks.append(AuditCheck.at_most("clock_step_max", step, 50.0, "ms", remedy, Effect.CLOCK))
     return checks
 
 
@@ -243,13 +277,16 @@ def _cause(health: Mapping[int, Sequence[HealthSample]]) -> str:
         return (
             f"other programs had the cores for {waited:.0%} of the time; stop them, or give the client cores of its own"
         )
-    return _MORE_PROCESSES
+    busy = max((float(np.median([s.cpu_share for s in one])) for one in health.values() if one), default=0.0)
+    if busy > _BUSY:
+        return f"a worker was busy for {busy:.0%} of a core; {_MORE_PROCESSES}"
+    return "nothing that this host counts explains it; run again, or give the client cores of its own"
 
 
-def _throttled(health: Mapping[int, Sequence[HealthSample]]) -> AuditCheck:
+def _throttled(health: Mapping[int, Sequence[HealthSample]], slow: tuple[Effect, ...]) -> AuditCheck:
     share = _taken_share(health, "throttled_ns")
     remedy = f"a CPU quota stopped the client for {share:.1%} of the time: raise its container's CPU limit"
-    return _check("cpu_throttled_share", share, _THROTTLED_SHARE, "ratio", remedy)
+    return AuditCheck.at_most("cpu_throttled_share", share, _THROTTLED_SHARE, "ratio", remedy, *slow)
 
 
 def _taken_share(health: Mapping[int, Sequence[HealthSample]], name: str) -> float:
@@ -260,33 +297,3 @@ def _taken_share(health: Mapping[int, Sequence[HealthSample]], name: str) -> flo
         if span_ns > 0:
             shares.append(sum(getattr(sample, name) for sample in samples[1:]) / span_ns)
     return max(shares)
-
-
-def _prompt_checks(columns: RecordColumns, outcome: TextColumn) -> list[AuditCheck]:
-    """Prompt tokens that the server counted against those that were planned."""
-    counted = (outcome == Outcome.OK) & columns.has("input_tokens")
-    if not counted.any():
-        return []
-    got, planned = (float(columns.integers(name)[counted].mean()) for name in ("input_tokens", "planned_input_tokens"))
-    # A chat template adds some tokens to each prompt; 64 are accepted.
-    off = max(0.0, abs(got - planned) - 64) / planned
-    remedy = (
-        f"the server counted {got:.0f} prompt tokens where {planned:.0f} were planned: give --tokenizer, "
-        f"or --words-per-token {planned / got:.2f}"
-    )
-    return [_check("prompt_tokens_error", off, 0.25, "ratio", remedy)]
-
-
-def _output_checks(columns: RecordColumns, outcome: TextColumn) -> list[AuditCheck]:
-    """Output tokens that the server counted against those that it was asked for, where it must not end earlier."""
-    counted = (outcome == Outcome.OK) & columns.has("output_tokens")
-    if not counted.any():
-        return []
-    got, planned = (
-        float(columns.integers(name)[counted].mean()) for name in ("output_tokens", "planned_output_tokens")
-    )
-    remedy = (
-        f"answers had {got:.0f} of {planned:.0f} planned tokens although an early end was forbidden, so the load was "
-        "lighter than the plan: the server ignores ignore_eos or min_tokens, or its context is too short"
-    )
-    return [_check("output_tokens_missing", max(0.0, 1 - got / planned), 0.1, "ratio", remedy)]

@@ -28,7 +28,7 @@ from surgeproof.loadgen.spool import Batch
 from surgeproof.loadgen.target import Target
 from surgeproof.loadgen.timer import DispatchTimer
 from surgeproof.outcomes import Outcome
-from surgeproof.records import StreamRecord
+from surgeproof.records import BLOCK_TOKENS, StreamRecord
 from surgeproof.redaction import Redactor, secrets_of_headers, secrets_of_url
 
 _FLUSH_S = 0.25
@@ -105,9 +105,11 @@ class Engine:
         self.client = Client(target, config.timeouts, reuse=config.reuse_connections, clock=clock)
         form = RequestForm(config, spec.model, self._load.priorities, tuple(config.models))
         tokenizer = HuggingFaceTokenizer(self._load.tokenizer) if self._load.tokenizer else None
-        prompts = PromptMaker(self._load.seed, self._load.words_per_token, tokenizer)
+        prompts = PromptMaker(self._load.seed, self._load.prompt_salt or "", self._load.words_per_token, tokenizer)
         redact = Redactor([*secrets_of_headers(secrets.headers), *secrets_of_url(spec.base_url)])
-        self._sender = Sender(self.client, form, prompts, spec.uid, worker, redact, self._load.block_tokens)
+        self._sender = Sender(
+            self.client, form, prompts, spec.uid, worker, redact, self._load.block_tokens or BLOCK_TOKENS
+        )
         self._records: list[StreamRecord] = []
         self._open_loop: OpenLoop | None = None
         self._closed_loop: ClosedLoop | None = None

@@ -1,12 +1,12 @@
 """Prompts of a given number of tokens; no two share a prefix, except where the plan says so.
 
 Pure after construction. A token is a common short English word with its leading space, which most
-byte-pair vocabularies hold as one token; with a tokenizer only words for which that is true are
-used, without one the ratio of words to tokens is declared. Text is sliced from one long seeded
-passage, so that a prompt costs microseconds, and begins with words that encode its own seed, so
-that no prefix cache can serve one prompt's blocks to another. A prompt of hash ids is the texts of
-its blocks, one after the other: equal ids give equal bytes, so a prefix cache finds what the trace's
-prompts shared.
+byte-pair vocabularies hold as one token; with a tokenizer only words of one cost are used, without
+one the ratio of words to tokens is declared. Text is sliced from one long passage, so that a prompt
+costs microseconds, and begins with words that encode its own seed, so that no prefix cache can serve
+one prompt's blocks to another. A prompt of hash ids is the texts of its blocks, one after the other:
+equal ids give equal bytes, so a prefix cache finds what the trace's prompts shared. The salt makes
+other text of the same plan, so that a run is not served from the cache that the last one filled.
 """
 
 import hashlib
@@ -19,6 +19,8 @@ from surgeproof.errors import ConfigError
 _PASSAGE_WORDS = 200_000
 _NONCE_WORDS = 7
 _MAX_BLOCKS = 4096
+_MIN_WORDS = 64
+"""With fewer different words, prompts would be too much alike."""
 
 
 class Tokenizer(Protocol):
@@ -33,22 +35,23 @@ class PromptMaker:
     """Makes prompts; equal arguments give equal text in every process.
 
     Args:
-        seed: the run's seed; another seed makes other text, so that a second run is not served
-            from the cache that the first one warmed.
+        seed: the run's seed.
+        salt: any text; another salt makes other text of the same seeds.
         words_per_token: declared ratio where there is no tokenizer.
         tokenizer: counts tokens exactly.
     """
 
-    def __init__(self, seed: int, words_per_token: float = 1.0, tokenizer: Tokenizer | None = None) -> None:
+    def __init__(
+        self, seed: int, salt: str = "", words_per_token: float = 1.0, tokenizer: Tokenizer | None = None
+    ) -> None:
         words = files("surgeproof.loadgen").joinpath("words.txt").read_text("ascii").split()
         if tokenizer is not None:
-            single = [word for word in words if tokenizer.count(f" {word}") == 1]
-            words = single if len(single) >= 64 else words
+            words, words_per_token = _words_of_one_cost(words, tokenizer)
         self._words = words
         self._words_per_token = words_per_token
-        self._seed = seed
+        self._salted_seed = _integer_of(f"{seed}/{salt}")
         self._blocks: dict[int, str] = {}
-        passage = random.Random(seed).choices(words, k=_PASSAGE_WORDS)
+        passage = random.Random(self._salted_seed).choices(words, k=_PASSAGE_WORDS)
         self._offsets = [0]
         for word in passage:
             self._offsets.append(self._offsets[-1] + len(word) + 1)
@@ -77,8 +80,7 @@ class PromptMaker:
             if len(self._blocks) >= _MAX_BLOCKS:
                 self._blocks.clear()
             # Any integer, also a negative or a 64-bit one, becomes a seed of its own.
-            seed = int.from_bytes(hashlib.blake2b(f"{self._seed}/{block}".encode(), digest_size=8).digest())
-            self._blocks[block] = self._slice(words, seed)
+            self._blocks[block] = self._slice(words, _integer_of(str(block)))
         return self._blocks[block]
 
     def text(self, tokens: int, prompt_seed: int) -> str:
@@ -88,6 +90,7 @@ class PromptMaker:
     def _slice(self, wanted: int, prompt_seed: int) -> str:
         """`wanted` words: some that encode the seed, then a piece of the passage."""
         words, base = [], len(self._words)
+        prompt_seed ^= self._salted_seed
         rest = prompt_seed
         for _ in range(min(_NONCE_WORDS, wanted)):
             rest, digit = divmod(rest, base)
@@ -101,6 +104,27 @@ class PromptMaker:
             wanted -= end - start
             start = 0
         return text
+
+
+def _integer_of(text: str) -> int:
+    """63 bits that any text becomes."""
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest()) >> 1
+
+
+def _words_of_one_cost(words: list[str], tokenizer: Tokenizer) -> tuple[list[str], float]:
+    """The words that all cost the fewest tokens inside a text, and how many of them make a token.
+
+    Counted as what a second word adds: some tokenizers put a mark before the whole text. Where no cost is
+    common, all words are used at the ratio that a text of them has.
+    """
+    by_cost: dict[int, list[str]] = {}
+    for word in words:
+        cost = tokenizer.count(f"{word} {word}") - tokenizer.count(word)
+        by_cost.setdefault(cost, []).append(word)
+    for cost, alike in sorted(by_cost.items()):
+        if cost > 0 and len(alike) >= _MIN_WORDS:
+            return alike, 1 / cost
+    return words, len(words) / max(1, tokenizer.count(" ".join(words)))
 
 
 class HuggingFaceTokenizer:

@@ -15,7 +15,7 @@ from surgeproof.loadgen.loop_protocols import OnRecord
 from surgeproof.loadgen.prompts import PromptMaker
 from surgeproof.loadgen.stream import StreamReader
 from surgeproof.loadgen.unsent import failed_record
-from surgeproof.records import RequestPlan, StreamRecord
+from surgeproof.records import BLOCK_TOKENS, RequestPlan, StreamRecord
 from surgeproof.redaction import Redactor
 from surgeproof.scenario import TargetConfig
 from surgeproof.strict_json import JsonObject
@@ -98,7 +98,7 @@ class Sender:
         run_uid: str,
         worker: int,
         redact: Redactor | None = None,
-        block_tokens: int = 512,
+        block_tokens: int = BLOCK_TOKENS,
     ) -> None:
         self._redact = redact or Redactor()
         self.block_tokens = block_tokens

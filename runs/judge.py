@@ -2,6 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 
+import numpy as np
+import numpy.typing as npt
 from msgspec import structs
 
 from surgeproof.errors import UsageError
@@ -9,7 +11,7 @@ from surgeproof.exit_codes import ExitCode, exit_code_of
 from surgeproof.loadgen.audit import audit_run, with_objectives
 from surgeproof.loadgen.fidelity import dispatch_lines
 from surgeproof.records import RunState
-from surgeproof.results import Audit, Run, RunEnd, RunResult, Summary
+from surgeproof.results import Audit, ClientError, Run, RunEnd, RunResult, Summary
 from surgeproof.runs.collect import RunInProgress
 from surgeproof.runs.gpu_summary import gpu_summary
 from surgeproof.runs.stored import ended_run, measured_run, same_load, usable_gpu_samples
@@ -20,6 +22,8 @@ from surgeproof.slo.summary import summarise
 from surgeproof.slo.verdict import judge, overall
 from surgeproof.storage.queries import health_samples
 from surgeproof.storage.store import open_engine
+
+Ints = npt.NDArray[np.int64]
 
 
 def complete_run(run: RunInProgress, state: RunState, exit_code: int | None = None) -> RunResult:
@@ -45,6 +49,7 @@ def complete_run(run: RunInProgress, state: RunState, exit_code: int | None = No
         fixed_lengths=run.spec.scenario.target.fixes_lengths,
         damaged_bytes=run.damaged_bytes,
         broken=state is RunState.BROKEN,
+        shared_tokens=_shared_tokens(run, measured),
     )
     verdicts = judge(measured, run.objectives, audit)
     verdict = overall(measured, verdicts, audit)
@@ -65,6 +70,14 @@ def complete_run(run: RunInProgress, state: RunState, exit_code: int | None = No
     )
     run.close()
     return RunResult(run.run_id, verdict, tuple(verdicts), audit, summary, code)
+
+
+def _shared_tokens(run: RunInProgress, measured: Measured) -> Ints | None:
+    """Prompt tokens of each record that the plan itself shares; None where the user chose the words of the prompts."""
+    if run.spec.scenario.load.prompt_salt != run.spec.uid:
+        return None
+    shared: Ints = run.plan.rows["cached_tokens"][measured.columns.integers("plan_index") % max(1, len(run.plan))]
+    return shared
 
 
 def _summary(run: RunInProgress, measured: Measured) -> Summary:
@@ -117,13 +130,19 @@ def judge_stored(db_url: str, run_ids: Sequence[int], slo: Mapping[str, tuple[st
 
 
 def _joined(runs: Sequence[Run], audits: Sequence[Audit]) -> Audit:
-    """The checks of all runs, each named with its run; one breach voids all."""
+    """The checks of all runs, each named with its run, and the largest errors."""
+    errors = [audit.error for audit in audits]
     return Audit(
         tuple(
             structs.replace(check, name=f"run {run.id} {check.name}")
             for run, audit in zip(runs, audits, strict=True)
             for check in audit.checks
-        )
+        ),
+        error=ClientError(
+            max(error.send_ms for error in errors),
+            max(error.read_ms for error in errors),
+            max(error.clock_ms for error in errors),
+        ),
     )
 
 

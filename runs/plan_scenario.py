@@ -8,7 +8,7 @@ import numpy as np
 from surgeproof.errors import ConfigError
 from surgeproof.loadgen.plan import Plan, add_models, add_sessions, make_plan, with_blocks
 from surgeproof.loadgen.prompts import HuggingFaceTokenizer
-from surgeproof.records import REQUEST_CLASSES
+from surgeproof.records import BLOCK_TOKENS, REQUEST_CLASSES
 from surgeproof.scenario import MAX_UNCONFIRMED_S, LoadConfig, Scenario
 from surgeproof.traces import draw
 from surgeproof.traces.draw import Traffic
@@ -17,9 +17,15 @@ from surgeproof.traces.reader import Trace, read_trace
 
 
 class Planned(msgspec.Struct, frozen=True):
-    """A plan, notes for the user about how it was made, and the share of a profile's busier requests left out."""
+    """A plan with the load as it was resolved for it.
+
+    Attributes:
+        notes: for the user, about how it was made.
+        left_out: share of a profile's requests that are due in busier minutes than any that is played.
+    """
 
     plan: Plan
+    load: LoadConfig
     notes: tuple[str, ...] = ()
     left_out: float = 0.0
 
@@ -35,6 +41,8 @@ def plan_scenario(scenario: Scenario) -> Planned:
     if load.tokenizer is not None:
         HuggingFaceTokenizer(load.tokenizer)
     trace = _read_trace(load) if load.trace is not None else None
+    load = _resolved(scenario, trace)
+    scenario = msgspec.structs.replace(scenario, load=load)
     traffic = _draw(scenario, trace)
     plan = _plan(load, traffic)
     if len(scenario.target.models) > 1:
@@ -48,7 +56,16 @@ def plan_scenario(scenario: Scenario) -> Planned:
             "check the trace's time unit, or confirm with --allow-long"
         )
     notes = (*traffic.notes, *_classes_without_requests(scenario, plan), *(_notes(trace) if trace else ()))
-    return Planned(plan, notes, traffic.left_out)
+    return Planned(plan, load, notes, traffic.left_out)
+
+
+def _resolved(scenario: Scenario, trace: Trace | None) -> LoadConfig:
+    """The load with what the trace decides: its block size, and whether turns wait for the answer before."""
+    load = scenario.load
+    waits = trace is not None and trace.delayed and not scenario.closed_loop
+    blocks = load.block_tokens or (trace.block_tokens if trace is not None else BLOCK_TOKENS)
+    turns = load.turns or ("after_response" if waits else "at_timestamp")
+    return msgspec.structs.replace(load, block_tokens=blocks, turns=turns)
 
 
 def _read_trace(load: LoadConfig) -> Trace:
@@ -60,6 +77,7 @@ def _read_trace(load: LoadConfig) -> Trace:
         skip_invalid=load.skip_invalid,
         undo_grid=not load.keep_clock_grid,
         seed=load.seed,
+        unit=load.trace_unit,
     )
 
 
@@ -100,6 +118,9 @@ def _classes_without_requests(scenario: Scenario, plan: Plan) -> list[str]:
 def _notes(trace: Trace) -> list[str]:
     notes = [f"trace: {count} rows left out as {reason}" for reason, count in trace.dropped.items()]
     notes += [f"trace: {example}" for example in trace.examples]
+    notes += [f"trace: {trace.unit_note}"] if trace.unit_note else []
+    if trace.delayed:
+        notes.append(f"trace: {trace.delayed} rows have a delay in place of a time: they come after the answer before")
     if trace.out_of_order:
         notes.append(f"trace: {trace.out_of_order} rows out of order, sorted by time")
     if trace.repeated:

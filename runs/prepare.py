@@ -54,6 +54,8 @@ def begin_run(
     if ceiling is not None:
         note = ceiling_note(ceiling, plan.rows["intended_ns"], plan.rows["output_tokens"], scenario.processes)
         notes += [note] if note else []
+    load = structs.replace(planned.load, prompt_salt=scenario.load.prompt_salt or run_dir.name)
+    scenario = structs.replace(scenario, load=load)
     clock = MonotonicClock()
     agents = open_agents(scenario.gpu_agents, os.environ.get(_AGENT_TOKEN_VARIABLE), clock.now_ns)
     store = Store(db_url)

@@ -121,7 +121,9 @@ def baseline_report(db_url: str, run_id: int, days: float) -> BaselineReport:
     if not run.comparable:
         raise UsageError(f"run {run_id} is {run.verdict or run.state}: it has no valid measurement of the endpoint")
     heads = earlier_runs(run, list_runs(engine, _MAX_LISTED), max(days, WEEKDAY_DAYS))
-    comparable = [earlier for head in heads if same_load(earlier := get_run(engine, head.id), run)]
+    comparable = [
+        earlier for head in heads if same_load(earlier := get_run(engine, head.id), run) and earlier.comparable
+    ]
     history, slot = choose_history(run, comparable, days)
     history = history[:_MAX_HISTORY]
     if len(history) < MIN_RUNS:

@@ -47,9 +47,9 @@ def ended_run(engine: Any, run_id: int) -> Run:
 
 
 def same_load(one: Run, other: Run) -> bool:
-    """Whether two runs had the same load, apart from the seed."""
-    return _without_seed(one.scenario.load) == _without_seed(other.scenario.load)
+    """Whether two runs had the same load, apart from the seed and the words of the prompts."""
+    return _without_seeds(one.scenario.load) == _without_seeds(other.scenario.load)
 
 
-def _without_seed(load: LoadConfig) -> LoadConfig:
-    return structs.replace(load, seed=0, repetition=(0, 1))
+def _without_seeds(load: LoadConfig) -> LoadConfig:
+    return structs.replace(load, seed=0, repetition=(0, 1), prompt_salt=None)

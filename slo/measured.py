@@ -1,5 +1,6 @@
 """The records of a run as columns, and the latencies that follow from them. Pure numpy."""
 
+import copy
 from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
@@ -9,6 +10,7 @@ import numpy.typing as npt
 from surgeproof.columns import MISSING, TEXTS, RecordColumns
 from surgeproof.outcomes import Outcome
 from surgeproof.records import GpuSample, Phase
+from surgeproof.results import ClientError
 from surgeproof.send_lag import cap_wait_ms, own_lag_ms
 from surgeproof.slo.fluidity import fluidity_of
 from surgeproof.slo.gaps import Gaps
@@ -66,6 +68,8 @@ class Measured:
         self._arrivals = arrivals or {}
         self.gaps = gaps if gaps is not None else Gaps()
         self.columns = columns
+        self._error = ClientError()
+        self._at_best = False
         self._latencies: dict[tuple[str, str], Floats] = {}
         self._lag: Floats | None = None
         self.texts = {name: columns.texts(name) for name in TEXTS}
@@ -117,6 +121,18 @@ class Measured:
         start, end = int(planned.min()), int(planned.max())
         return start, end + (end - start) // max(1, len(planned) - 1)
 
+    def with_client_error(self, error: ClientError) -> "Measured":
+        """The same records, with latencies that can be off by so much beyond what each record shows."""
+        other = copy.copy(self)
+        other._error, other._latencies = error, {}
+        return other
+
+    def at_best(self) -> "Measured":
+        """The same records, with the least latencies that they can have had."""
+        other = copy.copy(self)
+        other._at_best, other._latencies = True, {}
+        return other
+
     @property
     def run_count(self) -> int:
         """How many runs are laid end to end."""
@@ -166,7 +182,8 @@ class Measured:
             # Users ask when they are ready: there is no schedule to be behind.
             view = "service"
         if (metric, view) not in self._latencies:
-            self._latencies[metric, view] = self._latency_ms(metric, view)
+            measured = self._latency_ms(metric, view)
+            self._latencies[metric, view] = self._ends_ms(metric, view, measured)[0] if self._at_best else measured
         return self._latencies[metric, view]
 
     def _latency_ms(self, metric: str, view: str) -> Floats:
@@ -189,22 +206,29 @@ class Measured:
         may have come before them, and so may the events between which a gap was seen.
         """
         value = self.latency_ms(metric, view)
+        return (value, value) if self._at_best else self._ends_ms(metric, view, value)
+
+    def _ends_ms(self, metric: str, view: str, value: Floats) -> tuple[Floats, Floats]:
+        error = self._error
         early = np.maximum(0.0, np.nan_to_num(
             self.columns.between_ms("first_token_at_ns", "first_token_not_before_at_ns")
         ))  # fmt: skip
         if metric == "tpot":
-            later = self._streamed_tokens() - 1
-            return value, np.where(later > 0, value + early / np.maximum(later, 1), value)
+            later = np.maximum(1, np.nan_to_num(self._streamed_tokens(), nan=2.0) - 1)
+            off = (error.read_ms + error.clock_ms) / later
+            return np.maximum(0.0, value - off), value + (early + error.clock_ms) / later
         if metric == "max_gap":
             least = self.numbers["max_gap_least_ns"] / 1e6
-            return np.where(np.isnan(least), value, np.fmin(least, value)), value
-        least = value - self._own_lag_ms() if view == "response" else value
+            least = np.where(np.isnan(least), value, np.fmin(least, value)) - error.read_ms - error.clock_ms
+            return np.maximum(0.0, least), value + error.clock_ms
+        # A request that left on time may have waited in the server for others that had left late.
+        least = value - np.maximum(self._own_lag_ms(), error.send_ms) if view == "response" else value
         if metric == "ttft":
             least = least - early
         elif metric == "first_answer":
             same = self.columns.integers("first_answer_at_ns") == self.columns.integers("first_token_at_ns")
             least = least - np.where(same, early, 0.0)
-        return np.maximum(0.0, least), value
+        return np.maximum(0.0, least - error.read_ms - error.clock_ms), value + error.clock_ms
 
     def _own_lag_ms(self) -> Floats:
         """How late the client sent each request, ms; 0 in a closed loop, which has no schedule."""

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from surgeproof.columns import TextColumn
 from surgeproof.outcomes import Outcome
 from surgeproof.records import REQUEST_CLASSES
-from surgeproof.results import ClassSummary, Distribution, Interval, LoadFigures, Stalls, Summary
+from surgeproof.results import ClassSummary, Distribution, Interval, LoadFigures, PromptTokens, Stalls, Summary
 from surgeproof.slo.correlation import correlation_of
 from surgeproof.slo.intervals import quantile_rank, share_interval
 from surgeproof.slo.measured import Floats, Mask, Measured
@@ -100,8 +100,20 @@ def _class_summary(
         bounds=bounds | {"success_ratio": _share_bounds(measured, measured.ok, sent)},
         client_error_ms={name: _client_error_ms(measured, name, ok) for name in ("ttft", "e2e")},
         output_length_share=_length_share(output, measured.numbers["planned_output_tokens"][ok]),
+        prompt_tokens=_prompt_tokens(measured, ok),
     )
     return _with_goodput(figures, measured, name, mask, goodput, windows) if goodput else figures
+
+
+def _prompt_tokens(measured: Measured, ok: Mask) -> PromptTokens | None:
+    """Prompt tokens of an answered request on average; None where the server counted none."""
+    counted, planned = (measured.numbers[name][ok] for name in ("input_tokens", "planned_input_tokens"))
+    known = ~np.isnan(counted) & ~np.isnan(planned)
+    if not known.any():
+        return None
+    cached = measured.numbers["cached_tokens"][ok]
+    share = float(np.nansum(cached[known]) / counted[known].sum()) if not np.isnan(cached[known]).all() else None
+    return PromptTokens(float(planned[known].mean()), float(counted[known].mean()), share)
 
 
 def _length_share(output: Floats, planned: Floats) -> float | None:

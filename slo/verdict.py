@@ -1,9 +1,8 @@
 """Judges rules on measured columns. Pure.
 
 A rule passes or fails only when the sample shows it with 95 % confidence; else it is INCONCLUSIVE
-and says how many requests would decide. A breach of the client's audit makes every rule on
-latencies INVALID: a slow client must not become a slow server. Failed requests miss every latency
-objective.
+and says how many requests would decide. A breach of the client's audit makes the rules INVALID that it
+can have changed: a slow client must not become a slow server. Failed requests miss every latency objective.
 """
 
 import math
@@ -12,7 +11,8 @@ import msgspec
 import numpy as np
 
 from surgeproof.records import Verdict
-from surgeproof.results import Audit, AuditCheck, Interval, RuleVerdict
+from surgeproof.results import Audit, Effect, Interval, RuleVerdict
+from surgeproof.slo.breaches import DELAYS, can_have_changed, client_error_of, voided
 from surgeproof.slo.correlation import MIN_EFFECTIVE_BLOCKS, Correlation, correlation_of, correlation_of_latencies
 from surgeproof.slo.gaps import Counts, Floats, values_ms
 from surgeproof.slo.intervals import (
@@ -36,7 +36,6 @@ from surgeproof.slo.rules import (
     LATENCIES,
     PER_GPU,
     RATES,
-    SHARES,
     Condition,
     Objectives,
     Rule,
@@ -51,22 +50,28 @@ _FAR_BELOW = 1 / 3
 """Where the slowest request took at most this share of the bound, clusters under the bound do not count."""
 _COVERED = 0.9
 """Share of the twentieths of a run that must hold a sample of a GPU."""
-_SEVERITY = (Verdict.PASS, Verdict.INCONCLUSIVE, Verdict.FAIL, Verdict.INVALID)
+_SEVERITY = (Verdict.PASS, Verdict.INCONCLUSIVE, Verdict.INVALID, Verdict.FAIL)
 
 
 def judge(measured: Measured, objectives: Objectives, audit: Audit) -> list[RuleVerdict]:
     """Judge every rule of every class, in the order they were written."""
+    breaches = audit.breaches
+    measured = measured.with_client_error(client_error_of(audit))
     longest_stall_s = float(stalls_s(measured).max(initial=0.0))
-    verdicts = [
-        _unless_left_out(_judge_rule(measured, name, _with_stall(rule, longest_stall_s)), rule, measured.left_out)
-        for name, rule in objectives.by_step(measured.steps())
-    ]
-    if measured.closed_loop and longest_stall_s > 0:
-        verdicts = [_after_stall(verdict, longest_stall_s) for verdict in verdicts]
-    if not audit.breaches:
-        return verdicts
-    breach = next((check for check in audit.breaches if check.voids_all), audit.breaches[0])
-    return [_voided(verdict, breach) for verdict in verdicts]
+    verdicts = []
+    for name, rule in objectives.by_step(measured.steps()):
+        rule = _with_stall(rule, longest_stall_s)
+        verdict = _unless_left_out(_judge_rule(measured, name, rule), rule, measured.left_out)
+        if measured.closed_loop and longest_stall_s > 0:
+            verdict = _after_stall(verdict, longest_stall_s)
+        breach = next((one for one in breaches if can_have_changed(one, verdict, rule)), None)
+        if breach is None and verdict.verdict is Verdict.INCONCLUSIVE:
+            breach = next((one for one in breaches if set(one.effects) & DELAYS), None)
+            if breach and _judge_rule(measured.at_best(), name, rule).verdict is Verdict.INCONCLUSIVE:
+                # More requests would help, whatever the client did.
+                breach = None
+        verdicts.append(voided(verdict, breach) if breach else verdict)
+    return verdicts
 
 
 def _with_stall(rule: Rule, stall_s: float) -> Rule:
@@ -78,12 +83,16 @@ def _with_stall(rule: Rule, stall_s: float) -> Rule:
 def overall(measured: Measured, verdicts: list[RuleVerdict], audit: Audit) -> Verdict | None:
     """The run's verdict: the worst of its rules; None without rules.
 
-    INVALID overrides all. A run in which nothing was answered is at least a FAIL, with or without rules.
+    A FAIL that stands whatever the client did comes before INVALID. A run in which nothing was answered is a FAIL,
+    with or without rules.
     """
-    if audit.breaches or measured.count == 0:
+    if measured.count == 0:
         return Verdict.INVALID
     worst = [verdict.verdict for verdict in verdicts]
-    if (measured.main & measured.sent).any() and not (measured.main & measured.ok).any():
+    if audit.breaches and not verdicts:
+        worst.append(Verdict.INVALID)
+    by_client = any(not breach.effects or Effect.RECORDS in breach.effects for breach in audit.breaches)
+    if not by_client and (measured.main & measured.sent).any() and not (measured.main & measured.ok).any():
         worst.append(Verdict.FAIL)
     return max(worst, key=_SEVERITY.index, default=None)
 
@@ -109,16 +118,6 @@ def _after_stall(verdict: RuleVerdict, stall_s: float) -> RuleVerdict:
     )
     reason = stall if verdict.verdict is Verdict.PASS else f"{verdict.reason}; {stall}"
     return msgspec.structs.replace(verdict, verdict=Verdict.INCONCLUSIVE, reason=reason)
-
-
-def _voided(verdict: RuleVerdict, breach: AuditCheck) -> RuleVerdict:
-    if verdict.metric not in LATENCIES | RATES | FLOWS and not (breach.voids_all and verdict.metric in SHARES):
-        return verdict
-    return msgspec.structs.replace(
-        verdict,
-        verdict=Verdict.INVALID,
-        reason=f"the client is not trustworthy ({breach.name}): {breach.remedy}",
-    )
 
 
 def _judge_rule(measured: Measured, name: str, rule: Rule) -> RuleVerdict:

@@ -97,6 +97,9 @@ def latency_title(summary: Summary) -> str:
     return "Latency from the send (closed loop: users wait for their answer)"
 
 
+_TEMPLATE_TOKENS = 64
+"""More tokens than a usual chat template adds to a prompt."""
+_CACHED_SHARE = 0.05
 _SHORT = 0.5
 """Share of the planned output tokens under which the load was another one."""
 
@@ -123,6 +126,16 @@ def notices(summary: Summary) -> list[str]:
         results.append("the server did not stream: there are no first-token times")
     if summary.total.unknown_output_tokens == answered:
         results.append("the server sends no usage: token counts, token rates and times per token are unknown")
+    if (prompts := summary.total.prompt_tokens) and abs(prompts.counted - prompts.planned) > max(
+        _TEMPLATE_TOKENS, 0.1 * prompts.planned
+    ):
+        results.append(
+            f"the server counted {number(prompts.counted - prompts.planned, '+')} prompt tokens a request against the "
+            f"plan ({number(prompts.counted)} for {number(prompts.planned)}): its chat template adds to every prompt, "
+            "or its tokens are not our words; for exact lengths give --tokenizer"
+        )
+    if prompts and (prompts.cached_share or 0.0) > _CACHED_SHARE:
+        results.append(f"{prompts.cached_share:.0%} of the prompt tokens came from the server's cache")
     share = summary.total.output_length_share
     if share is not None and share < _SHORT:
         results.append(
@@ -146,6 +159,12 @@ def _nothing_answered(summary: Summary) -> list[str]:
         return []
     name = max(errors, key=lambda one: errors[one])
     return [f"0 of {summary.total.sent} answered: {errors[name]} × {name}"]
+
+
+def breach_lines(audit: Audit, *, voided: bool) -> list[str]:
+    """What the client's audit found wrong, and whether a verdict depends on it."""
+    end = "" if voided else " (no verdict depends on it)"
+    return [f"{check.name}: {check.remedy}{end}" for check in audit.breaches]
 
 
 def cap_line(audit: Audit) -> str | None:

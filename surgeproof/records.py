@@ -16,6 +16,9 @@ NS_PER_MS = 1_000_000
 NS_PER_S = 1_000_000_000
 NS_PER_DAY = 86_400 * NS_PER_S
 
+BLOCK_TOKENS = 512
+"""Tokens of a prompt block that a hash id of a trace names, as in Mooncake's."""
+
 REQUEST_CLASSES = ("P0", "P1", "P2")
 """Service classes in order of urgency: payment-like, query-like, log-like."""
 

@@ -4,6 +4,8 @@ Terminal, pages, reports and database all show these objects; nobody computes th
 from 0 to 1; names end in their unit.
 """
 
+from enum import StrEnum
+
 from msgspec import UNSET, Struct, UnsetType, field
 
 from surgeproof.records import GpuFacts, RunState, Verdict, WorkerFacts
@@ -43,11 +45,28 @@ class RuleVerdict(Struct, frozen=True, kw_only=True):
     attainment: float | None = None
 
 
+class Effect(StrEnum):
+    """What a breach of an audit check can have done to a run's figures."""
+
+    RECORDS = "records"
+    """Records are missing or wrong: nothing that is counted from them stands."""
+    LATE_SEND = "late_send"
+    """Requests left late: latencies from the planned time hold the client's delay."""
+    LATE_READ = "late_read"
+    """Answers were read late: latencies and gaps hold the client's delay."""
+    CLOCK = "clock"
+    """Times are off by a known amount, either way."""
+    LESS_LOAD = "less_load"
+    """The server had less to do than planned: what it missed stands, what it met does not."""
+    MORE_LOAD = "more_load"
+    """The server had more to do than planned: what it met stands, what it missed does not."""
+
+
 class AuditCheck(Struct, frozen=True):
     """One condition that the load generator itself had to meet.
 
     Attributes:
-        voids_all: whether a breach voids shares of answered requests, too, not only latencies and rates.
+        effects: what a breach can have changed; unknown where empty, so that it voids all latencies and rates.
     """
 
     name: str
@@ -56,7 +75,14 @@ class AuditCheck(Struct, frozen=True):
     unit: str
     passed: bool
     remedy: str
-    voids_all: bool = False
+    effects: tuple[Effect, ...] = ()
+
+    @classmethod
+    def at_most(
+        cls, name: str, observed: float, limit: float, unit: str, remedy: str, *effects: Effect
+    ) -> "AuditCheck":
+        """A check that is passed by values up to the limit."""
+        return cls(name, round(observed, 6), limit, unit, observed <= limit, remedy, effects)
 
 
 class CapWait(Struct, frozen=True):
@@ -75,11 +101,26 @@ class CapWait(Struct, frozen=True):
     p99_ms: float
 
 
+class ClientError(Struct, frozen=True):
+    """How far off single latencies can be by the client's doing at most, ms.
+
+    Attributes:
+        send_ms: the largest lag of a send.
+        read_ms: the longest time for which the client read nothing.
+        clock_ms: error of its clocks, either way.
+    """
+
+    send_ms: float = 0.0
+    read_ms: float = 0.0
+    clock_ms: float = 0.0
+
+
 class Audit(Struct, frozen=True):
-    """Is the client trustworthy? A run with a breach is INVALID for latency."""
+    """Is the client trustworthy? A breach voids the objectives that it can have changed."""
 
     checks: tuple[AuditCheck, ...] = ()
     cap_wait: CapWait | None = None
+    error: ClientError = ClientError()
 
     @property
     def breaches(self) -> tuple[AuditCheck, ...]:
@@ -132,6 +173,20 @@ class LoadFigures(Struct, frozen=True, kw_only=True):
     in_flight: float
 
 
+class PromptTokens(Struct, frozen=True):
+    """Prompt tokens of an answered request on average.
+
+    Attributes:
+        planned: by the plan.
+        counted: by the server, which may add a chat template.
+        cached_share: of the counted ones, from the server's cache; None where it does not say.
+    """
+
+    planned: float
+    counted: float
+    cached_share: float | None = None
+
+
 class ClassSummary(Struct, frozen=True, kw_only=True):
     """Figures of one request class, or of one step of a ladder. Latencies are of answered requests.
 
@@ -146,6 +201,7 @@ class ClassSummary(Struct, frozen=True, kw_only=True):
         load: what was asked of the server over the window of the rates; None where nothing was sent.
         bounds: of rates and shares, by the name of the figure.
         output_length_share: output tokens of answered requests as a share of the planned ones; None where unknown.
+        prompt_tokens: None where the server counted none.
         client_error_ms: how much of the p99 of a latency the client's own delay can be at most, by metric.
     """
 
@@ -177,6 +233,7 @@ class ClassSummary(Struct, frozen=True, kw_only=True):
     bounds: dict[str, Interval] = {}
     client_error_ms: dict[str, float] = {}
     output_length_share: float | None = None
+    prompt_tokens: PromptTokens | None = None
 
 
 class Budget(Struct, frozen=True):
@@ -271,6 +328,10 @@ class Summary(Struct, frozen=True, kw_only=True):
         return self.classes["all"]
 
 
+def _voided(verdicts: tuple[RuleVerdict, ...], audit: Audit) -> bool:
+    return any(rule.verdict is Verdict.INVALID for rule in verdicts) if verdicts else bool(audit.breaches)
+
+
 class RunResult(Struct, frozen=True):
     """The outcome of one run, or of several judged together; without objectives there are no verdicts.
 
@@ -286,6 +347,11 @@ class RunResult(Struct, frozen=True):
     summary: Summary
     exit_code: int
     repetitions: tuple[int, ...] = ()
+
+    @property
+    def voided(self) -> bool:
+        """Whether a breach of the client's audit changed a verdict, or there is no verdict that it could leave."""
+        return _voided(self.verdicts, self.audit)
 
     @property
     def title(self) -> str:
@@ -388,6 +454,16 @@ class Run(RunHead, frozen=True, kw_only=True):
     summary: Summary | None = None
     plan: PlanFacts | None = None
     verdicts: tuple[RuleVerdict, ...] = ()
+
+    @property
+    def voided(self) -> bool:
+        """Whether a breach of the client's audit changed a verdict, or there is no verdict that it could leave."""
+        return _voided(self.verdicts, self.audit or Audit())
+
+    @property
+    def comparable(self) -> bool:
+        """Whether its figures are about the endpoint; a breach may leave verdicts, but not figures to compare."""
+        return self.state is RunState.FINISHED and not (self.audit and self.audit.breaches)
 
 
 class NewRun(Struct, frozen=True, kw_only=True):

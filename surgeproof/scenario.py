@@ -66,12 +66,14 @@ class LoadConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     With `concurrency` the load is a closed loop; otherwise it is an open loop whose times come from the
     trace (`exact`) or from an arrival process at `request_rate`. `repetition` is the number of this run, from 0, and
-    of how many; their seeds follow one another.
+    of how many; their seeds follow one another. What is None is decided when the run is made, and stored so: `turns`
+    and `block_tokens` by the trace, `prompt_salt` anew for each run, so that none is served from another one's cache.
     """
 
     trace: str | None = None
     profile: str | None = None
     trace_format: str = "auto"
+    trace_unit: Literal["s", "ms", "us", "ns"] | None = None
     trace_columns: str | None = None
     skip_invalid: bool = False
     keep_clock_grid: bool = False
@@ -81,9 +83,9 @@ class LoadConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     speedup: float = 1.0
     scale: Literal["superpose", "intensify", "thin", "compress"] | None = None
     conserve_count: bool = True
-    turns: Literal["at_timestamp", "after_response"] = "at_timestamp"
+    turns: Literal["at_timestamp", "after_response"] | None = None
     prefixes: bool = True
-    block_tokens: int = 512
+    block_tokens: int | None = None
     window_s: tuple[float, float] | None = None
     limit: int | None = None
     concurrency: tuple[int, ...] = ()
@@ -102,6 +104,7 @@ class LoadConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     allow_long: bool = False
     tokenizer: str | None = None
     words_per_token: float = 1.0
+    prompt_salt: str | None = None
 
     @property
     def has_schedule(self) -> bool:

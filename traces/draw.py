@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from surgeproof.errors import ConfigError
-from surgeproof.records import TracePoint
+from surgeproof.records import BLOCK_TOKENS, TracePoint
 from surgeproof.scenario import MAX_REQUESTS, LoadConfig
 from surgeproof.seeds import Dimension, generator
 from surgeproof.traces import arrivals
@@ -60,6 +60,7 @@ def replay(load: LoadConfig, points: Sequence[TracePoint]) -> Traffic:
     Raises:
         ConfigError: `block_tokens` does not fit the trace's hash ids.
     """
+    block_tokens = load.block_tokens or BLOCK_TOKENS
     if load.window_s is not None:
         start, end = (round(min(edge, 9e9) * 1e9) for edge in load.window_s)
         points = [point for point in points if start <= point.at_ns < end]
@@ -72,12 +73,12 @@ def replay(load: LoadConfig, points: Sequence[TracePoint]) -> Traffic:
     traffic = Traffic(pair_lengths(points), times, classes if any(classes) else None)
     if any(point.session is not None or point.hash_ids for point in points):
         traffic = traffic._replace(
-            sessions=sessions_of(points, load.block_tokens), think_s=[point.think_s for point in points]
+            sessions=sessions_of(points, block_tokens), think_s=[point.think_s for point in points]
         )
     if load.prefixes and any(point.hash_ids for point in points):
-        _check_blocks(load, points)
+        _check_blocks(block_tokens, points)
         traffic = traffic._replace(
-            hash_ids=[point.hash_ids for point in points], cached_tokens=cached_tokens(points, load.block_tokens)
+            hash_ids=[point.hash_ids for point in points], cached_tokens=cached_tokens(points, block_tokens)
         )
     return traffic
 
@@ -196,14 +197,14 @@ def _count_limit(load: LoadConfig) -> int | None:
     return min((value for value in (load.limit, load.num_prompts) if value is not None), default=None)
 
 
-def _check_blocks(load: LoadConfig, points: Sequence[TracePoint]) -> None:
+def _check_blocks(block_tokens: int, points: Sequence[TracePoint]) -> None:
     """Hash ids name blocks of `block_tokens`: another block size would promise cache hits that do not occur."""
     named = [(point.input_tokens, len(point.hash_ids)) for point in points if point.hash_ids]
-    off = sum(abs(blocks - -(-tokens // load.block_tokens)) > 1 for tokens, blocks in named)
+    off = sum(abs(blocks - -(-tokens // block_tokens)) > 1 for tokens, blocks in named)
     if off > len(named) / 10:
         likely = round(sum(tokens for tokens, _ in named) / sum(blocks for _, blocks in named))
         raise ConfigError(
-            f"load.block_tokens is {load.block_tokens}, but the trace's hash ids name blocks of about {likely} tokens: "
+            f"load.block_tokens is {block_tokens}, but the trace's hash ids name blocks of about {likely} tokens: "
             "set load.block_tokens to that, or turn prefixes off (load.prefixes: false)"
         )
 

@@ -22,6 +22,7 @@ class TraceFacts(msgspec.Struct, frozen=True, kw_only=True):
         input_tokens, output_tokens: quantiles and mean.
         clock_grid_s: step of the clock grid that was detected.
         dequantised: whether it was undone.
+        unit_note: what to check where the unit of the times is doubtful.
     """
 
     source: str
@@ -40,6 +41,7 @@ class TraceFacts(msgspec.Struct, frozen=True, kw_only=True):
     output_tokens: dict[str, float]
     clock_grid_s: float | None
     dequantised: bool
+    unit_note: str | None = None
 
 
 def inspect_trace(trace: Trace) -> TraceFacts:
@@ -67,6 +69,7 @@ def inspect_trace(trace: Trace) -> TraceFacts:
         output_tokens=_lengths(outputs),
         clock_grid_s=trace.grid_ns / 1e9 if trace.grid_ns is not None else None,
         dequantised=trace.dequantised,
+        unit_note=trace.unit_note,
     )
 
 

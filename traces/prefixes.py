@@ -7,13 +7,11 @@ before it: two requests share exactly the ids at their beginnings. Pure.
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 
-from surgeproof.records import TracePoint
-
-MOONCAKE_BLOCK_TOKENS = 512
+from surgeproof.records import BLOCK_TOKENS, TracePoint
 
 
 def cached_tokens(
-    points: Iterable[TracePoint], block_tokens: int = MOONCAKE_BLOCK_TOKENS, capacity_tokens: int | None = None
+    points: Iterable[TracePoint], block_tokens: int = BLOCK_TOKENS, capacity_tokens: int | None = None
 ) -> list[int]:
     """Prompt tokens of each request that a prefix cache would hold when it comes.
 
@@ -40,7 +38,7 @@ def cached_tokens(
     return results
 
 
-def sessions_of(points: Sequence[TracePoint], block_tokens: int = MOONCAKE_BLOCK_TOKENS) -> list[int | None]:
+def sessions_of(points: Sequence[TracePoint], block_tokens: int = BLOCK_TOKENS) -> list[int | None]:
     """Number of the conversation that each request belongs to; None for a request on its own.
 
     By the names that the trace gives, else by its hash ids: a request continues the last one whose

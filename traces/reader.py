@@ -12,8 +12,9 @@ from pathlib import Path
 import numpy as np
 
 from surgeproof.errors import TraceError
-from surgeproof.records import NS_PER_S, TracePoint
+from surgeproof.records import BLOCK_TOKENS, NS_PER_MS, NS_PER_S, TracePoint
 from surgeproof.traces.clock_grid import dequantise, detect_grid_ns
+from surgeproof.traces.compression import CORRUPT, open_text
 from surgeproof.traces.formats import (
     FORMATS,
     BadValueError,
@@ -25,10 +26,14 @@ from surgeproof.traces.formats import (
     Row,
     TraceFormat,
 )
+from surgeproof.traces.formats.column_map import UNITS_NS
 from surgeproof.traces.formats.rows import MAX_SPAN_NS
 
 MALFORMED = "malformed"
 _EXAMPLES_KEPT = 5
+_UNIT_FLAGS = "run --trace-unit, traces --unit"
+_DOUBTFUL_RATE_PER_S = 100.0
+"""A trace with a higher rate is more likely one in seconds, read as milliseconds."""
 
 
 class Trace:
@@ -43,6 +48,9 @@ class Trace:
         repeated: rows that repeat an earlier row exactly; they are kept.
         grid_ns: step of the clock grid found, None where there is none.
         dequantised: whether the grid was undone.
+        block_tokens: tokens of a block that a hash id names, by the format.
+        delayed: rows that come a time after the answer before, whose own time is not known.
+        unit_note: what to check where the unit of the times is doubtful.
     """
 
     def __init__(self, source: str, format_name: str) -> None:
@@ -56,6 +64,9 @@ class Trace:
         self.repeated = 0
         self.grid_ns: int | None = None
         self.dequantised = False
+        self.block_tokens = BLOCK_TOKENS
+        self.delayed = 0
+        self.unit_note: str | None = None
 
 
 def read_trace(
@@ -66,6 +77,7 @@ def read_trace(
     skip_invalid: bool = False,
     undo_grid: bool = True,
     seed: int = 0,
+    unit: str | None = None,
 ) -> Trace:
     """Read a trace.
 
@@ -76,6 +88,7 @@ def read_trace(
         skip_invalid: count malformed rows instead of stopping at the first.
         undo_grid: spread time stamps over the step of a detected clock grid.
         seed: seed of that spreading.
+        unit: of numbers of time where the format's own is wrong, a name of `UNITS_NS`.
 
     Raises:
         TraceError: the file cannot be opened or recognised, a row is malformed, or none is usable.
@@ -84,8 +97,9 @@ def read_trace(
     rows = []
     before = None
     seen: set[int] = set()
-    for parsed in _parsed(path, format_name, columns, trace):
+    for parsed in _parsed(path, format_name, columns, trace, unit):
         if isinstance(parsed, Row):
+            trace.delayed += parsed.delayed
             if before is not None and parsed.at_ns < before:
                 trace.out_of_order += 1
             before = parsed.at_ns
@@ -103,9 +117,13 @@ def read_trace(
     return trace
 
 
-def _parsed(path: Path, format_name: str, columns: str | None, trace: Trace) -> Iterator[Parsed]:
+def _parsed(
+    path: Path, format_name: str, columns: str | None, trace: Trace, unit: str | None = None
+) -> Iterator[Parsed]:
     """The file's rows in its own order; notes the format's name and the blank lines."""
     column_map = parse_columns(columns) if columns else None
+    if column_map is not None and unit is not None:
+        raise TraceError("name the unit of the times in the column map: at=COLUMN,..,unit=ms")
     if column_map is not None and is_parquet(path):
         yield from _parquet_rows(path, column_map)
         return
@@ -114,8 +132,49 @@ def _parsed(path: Path, format_name: str, columns: str | None, trace: Trace) -> 
     if first is None:
         raise TraceError(f"{path}: the file is empty")
     trace_format = MappedLines(column_map) if column_map else format_for(path, format_name, first[1])
-    trace.format_name = trace_format.name
-    yield from trace_format.parse(chain([first], lines))
+    trace.format_name, trace.block_tokens = trace_format.name, trace_format.block_tokens
+    parsed = trace_format.parse(chain([first], lines))
+    if unit is not None:
+        if trace_format.unit_ns is None:
+            raise TraceError(f"{path}: the times of format {trace_format.name} have a fixed unit; leave {unit!r} out")
+        yield from _in_unit(parsed, UNITS_NS[unit] / trace_format.unit_ns)
+    elif trace_format.unit_ns == NS_PER_MS:
+        yield from _checked_ms(parsed, path, trace)
+    else:
+        yield from parsed
+
+
+def _in_unit(rows: Iterator[Parsed], factor: float) -> Iterator[Parsed]:
+    """Rows whose times were read in a unit of which the right one is `factor`."""
+    for row in rows:
+        if isinstance(row, Row):
+            think_s = None if row.think_s is None else row.think_s * factor
+            yield row._replace(at_ns=round(row.at_ns * factor), think_s=think_s)
+        else:
+            yield row
+
+
+def _checked_ms(rows: Iterator[Parsed], path: Path, trace: Trace) -> Iterator[Parsed]:
+    """Rows in milliseconds, unless they look like seconds: with fractions, and at a rate that no endpoint has.
+
+    Raises:
+        TraceError: the times have fractions, and the rate is above 100 requests a second.
+    """
+    count = fractions = first_ns = last_ns = 0
+    for row in rows:
+        if isinstance(row, Row):
+            first_ns = row.at_ns if count == 0 else min(first_ns, row.at_ns)
+            last_ns = max(last_ns, row.at_ns)
+            count += 1
+            fractions += row.at_ns % NS_PER_MS != 0
+        yield row
+    span_s = (last_ns - first_ns) / NS_PER_S
+    if count < 2 or span_s <= 0 or count / span_s <= _DOUBTFUL_RATE_PER_S:
+        return
+    doubt = f"{count} requests in {span_s:.3g} s if its times are milliseconds"
+    if fractions:
+        raise TraceError(f"{path}: {doubt}, and they have fractions: name their unit ({_UNIT_FLAGS} s, or ms)")
+    trace.unit_note = f"{doubt}; if they are seconds, name their unit ({_UNIT_FLAGS} s)"
 
 
 def parse_columns(text: str) -> ColumnMap:
@@ -212,7 +271,7 @@ def first_line(path: Path) -> str:
 def _numbered_lines(path: Path, trace: Trace) -> Iterator[tuple[int, str]]:
     """Lines that are not blank, with their number in the file; a byte-order mark is no text."""
     try:
-        with path.open(encoding="utf-8-sig", newline=None) as file:
+        with open_text(path) as file:
             for number, line in enumerate(file, 1):
                 text = line.strip()
                 if text:
@@ -221,8 +280,10 @@ def _numbered_lines(path: Path, trace: Trace) -> Iterator[tuple[int, str]]:
                     trace.blank_lines += 1
     except UnicodeDecodeError as exc:
         raise TraceError(f"{path}: not UTF-8 text ({exc})") from exc
+    except CORRUPT as exc:
+        raise TraceError(f"{path}: the compressed file is cut off or damaged ({exc})") from exc
     except OSError as exc:
-        raise TraceError(f"cannot read trace {path}: {exc.strerror}") from exc
+        raise TraceError(f"cannot read trace {path}: {exc.strerror or exc}") from exc
 
 
 def format_for(path: Path, name: str, first_line: str) -> TraceFormat:

@@ -17,6 +17,7 @@ from surgeproof.dispersion import dispersion_of_counts
 from surgeproof.errors import TraceError
 from surgeproof.records import NS_PER_S
 from surgeproof.traces.clock_grid import GridTally
+from surgeproof.traces.compression import CORRUPT, open_bytes, open_text
 from surgeproof.traces.formats import ColumnMap
 from surgeproof.traces.formats.rows import MAX_SPAN_NS, MAX_TOKENS, ZERO_INPUT, ZERO_OUTPUT
 from surgeproof.traces.inspection import DISPERSION_WINDOWS_S, QUANTILES, TraceFacts
@@ -191,16 +192,19 @@ def _chunks(path: Path, columns: ColumnMap) -> Iterator[Any]:
             for batch in table.iter_batches(_CHUNK_ROWS, columns=wanted):
                 yield batch.to_pandas()
             return
-        with pd.read_csv(
-            path, usecols=wanted, chunksize=_CHUNK_ROWS, skip_blank_lines=False, low_memory=False, encoding="utf-8-sig"
-        ) as reader:
+        with (
+            open_text(path) as file,
+            pd.read_csv(
+                file, usecols=wanted, chunksize=_CHUNK_ROWS, skip_blank_lines=False, low_memory=False
+            ) as reader,
+        ):
             yield from reader
-    except (OSError, ValueError) as exc:
+    except (OSError, ValueError, *CORRUPT) as exc:
         raise TraceError(f"{path}: {exc}") from exc
 
 
 def _blank_lines(path: Path) -> int:
-    with path.open("rb") as file:
+    with open_bytes(path) as file:
         return sum(1 for line in file if not line.strip())
 
 

@@ -15,19 +15,16 @@ from tests.e2e.test_run import rows, surgeproof
 def folder(sim: SimProcess, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Four runs of one name and load; the last one's endpoint gives longer answers."""
     path = tmp_path_factory.mktemp("runs")
-    # A loose objective: the send lag of a busy machine is a small share of it, and voids nothing.
+    # A closed loop has no schedule to be late for, so that a busy machine voids nothing.
     (path / "v1.yaml").write_text("name: nightly\nslo: ['ttft p50 < 60s']")
     (path / "v2.yaml").write_text("name: nightly\nslo: ['ttft p50 < 60s']\ntarget: {extra_body: {max_tokens: 40}}")
     for number in range(4):
         version = "v2" if number == 3 else "v1"
         result = surgeproof(
-            "run", f"{version}.yaml", "--base-url", sim.base_url, "--request-rate", "100", "--num-prompts", "320",
+            "run", f"{version}.yaml", "--base-url", sim.base_url, "--concurrency", "16", "--num-prompts", "320",
             "--input-len", "20", "--output-len", "5", "--metadata", f"image={version}", cwd=path,
         )  # fmt: skip
-        assert result.returncode in (0, 5), result.stdout + result.stderr
-    with sqlite3.connect(path / "surgeproof.db") as connection:
-        # On a busy machine the audit rightly voids a run now and then; here the commands after it are tried.
-        connection.execute("UPDATE runs SET verdict = 'PASS'")
+        assert result.returncode == 0, result.stdout + result.stderr
     return path
 
 

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import click
 import msgspec
+import numpy as np
 import pytest
 
 from surgeproof.columns import RecordColumns
@@ -58,12 +59,13 @@ def test_every_trace_format_is_documented() -> None:
 
 
 def test_every_audit_check_is_documented() -> None:
-    held = RecordColumns.of(columns(4000))
+    held = RecordColumns.of(columns(4000, cached_tokens=[0] * 4000))
     facts = (WorkerFacts(0, "host"),)
     audit = audit_run(
-        held, {0: [sample()]}, facts, open_loop=True, interrupted=False, tightest_ms=None, cap=1000, fixed_lengths=True
-    )
-    assert len(audit.checks) == 16
+        held, {0: [sample()]}, facts, open_loop=True, interrupted=False, tightest_ms=None, cap=1000, fixed_lengths=True,
+        shared_tokens=np.zeros(4000, dtype=np.int64),
+    )  # fmt: skip
+    assert len(audit.checks) == 17
     for check in audit.checks:
         assert f"`{check.name}`" in DOCS["metrics.md"]
 

@@ -6,6 +6,7 @@ open no files and decide nothing about what happens to bad rows.
 """
 
 from surgeproof.traces.formats.azure import AzureCsv
+from surgeproof.traces.formats.bailian import BailianJsonl
 from surgeproof.traces.formats.burstgpt import BurstGptCsv
 from surgeproof.traces.formats.column_map import ColumnMap, MappedLines
 from surgeproof.traces.formats.evalscope import EvalScopeJsonl
@@ -23,6 +24,7 @@ FORMATS: tuple[TraceFormat, ...] = (
     LiteLlmJsonl(),
     EvalScopeJsonl(),
     OtelJson(),
+    BailianJsonl(),
     MooncakeJsonl(),
     VllmLog(),
 )

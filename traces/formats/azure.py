@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 
+from surgeproof.records import BLOCK_TOKENS
 from surgeproof.traces.formats.rows import (
     BadValueError,
     Malformed,
@@ -21,6 +22,8 @@ class AzureCsv:
 
     name = "azure"
     columns = "TIMESTAMP,ContextTokens,GeneratedTokens"
+    unit_ns: int | None = None
+    block_tokens = BLOCK_TOKENS
 
     def recognises(self, first_line: str) -> bool:
         """By the header."""

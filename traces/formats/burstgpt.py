@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 
-from surgeproof.records import NS_PER_S
+from surgeproof.records import BLOCK_TOKENS, NS_PER_S
 from surgeproof.traces.formats.rows import (
     BadValueError,
     Malformed,
@@ -24,6 +24,8 @@ class BurstGptCsv:
 
     name = "burstgpt"
     columns = "Timestamp,[Session ID,Elapsed time,]Model,Request tokens,Response tokens,Total tokens,Log Type"
+    unit_ns: int | None = NS_PER_S
+    block_tokens = BLOCK_TOKENS
 
     def recognises(self, first_line: str) -> bool:
         """By the header's three needed columns."""

@@ -13,7 +13,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import msgspec
 
-from surgeproof.records import NS_PER_MS, NS_PER_S, REQUEST_CLASSES
+from surgeproof.records import BLOCK_TOKENS, NS_PER_MS, NS_PER_S, REQUEST_CLASSES
 from surgeproof.traces.formats.rows import (
     BadValueError,
     Malformed,
@@ -106,6 +106,8 @@ class MappedLines:
 
     name = "mapped"
     columns = "named by --columns"
+    unit_ns: int | None = None
+    block_tokens = BLOCK_TOKENS
 
     def __init__(self, columns: ColumnMap) -> None:
         self._map = columns

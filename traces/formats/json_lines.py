@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 
+from surgeproof.records import BLOCK_TOKENS
 from surgeproof.strict_json import JsonObject
 from surgeproof.traces.formats.rows import (
     BadValueError,
@@ -28,6 +29,8 @@ class JsonLines(ABC):
     name = ""
     columns = ""
     marks: tuple[str, ...] = ()
+    unit_ns: int | None = None
+    block_tokens = BLOCK_TOKENS
 
     def recognises(self, first_line: str) -> bool:
         """Whether the first object has the format's fields."""

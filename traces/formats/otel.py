@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 from itertools import chain
 from typing import Any
 
+from surgeproof.records import BLOCK_TOKENS
 from surgeproof.strict_json import JsonObject
 from surgeproof.traces.formats.rows import (
     NOT_A_GENERATION,
@@ -34,6 +35,8 @@ class OtelJson:
 
     name = "otel"
     columns = '{"resourceSpans": [{"scopeSpans": [{"spans": [..]}]}]}'
+    unit_ns: int | None = None
+    block_tokens = BLOCK_TOKENS
 
     def recognises(self, first_line: str) -> bool:
         """By the outermost field."""

@@ -32,7 +32,8 @@ class Row(NamedTuple):
     """A usable row: line number, time on the file's axis (ns), lengths, and optional fields.
 
     `session` names the conversation that a request belongs to; `think_s` is how long its user
-    waited after the answer before.
+    waited after the answer before. `continues` is the session of the turn before, where the trace names turns;
+    `delayed` says that only `think_s` is known and `at_ns` is the earliest time that it allows.
     """
 
     line: int
@@ -43,6 +44,8 @@ class Row(NamedTuple):
     request_class: str | None = None
     session: str | None = None
     think_s: float | None = None
+    continues: str | None = None
+    delayed: bool = False
 
 
 class Dropped(NamedTuple):
@@ -63,10 +66,17 @@ Parsed = Row | Dropped | Malformed
 
 
 class TraceFormat(Protocol):
-    """One file format."""
+    """One file format.
+
+    Attributes:
+        unit_ns: unit of its numbers of time; None where they are dates, or a field names its unit.
+        block_tokens: tokens of a block that a hash id names.
+    """
 
     name: str
     columns: str
+    unit_ns: int | None
+    block_tokens: int
 
     def recognises(self, first_line: str) -> bool:
         """Whether a file that begins with this line is of this format."""

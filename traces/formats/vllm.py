@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 
-from surgeproof.records import NS_PER_S
+from surgeproof.records import BLOCK_TOKENS, NS_PER_S
 from surgeproof.traces.formats.rows import (
     BadValueError,
     Dropped,
@@ -37,6 +37,8 @@ class VllmLog:
 
     name = "vllm"
     columns = "INFO MM-DD HH:MM:SS [logger.py:..] Received request ID: prompt: '..', params: SamplingParams(..)"
+    unit_ns: int | None = None
+    block_tokens = BLOCK_TOKENS
 
     def recognises(self, first_line: str) -> bool:
         """By vLLM's form of a log line."""

@@ -8,6 +8,7 @@ from surgeproof.slo.wording import (
     BOARD,
     STEPS,
     board_row,
+    breach_lines,
     cap_line,
     figure_lines,
     latency_title,
@@ -38,8 +39,8 @@ if summary is None:
 audit = run.audit or Audit()
 verdict = run.verdict or "no objectives"
 {"PASS": st.success, "FAIL": st.error, "INCONCLUSIVE": st.warning, "INVALID": st.error}.get(verdict, st.info)(verdict)
-for check in audit.breaches:
-    st.warning(f"The client is not trustworthy: {escaped(check.remedy)}")
+for breach in breach_lines(audit, voided=run.voided):
+    st.warning(f"Client audit: {escaped(breach)}")
 if line := cap_line(audit):
     st.warning(line)
 for line in figure_lines(summary):

@@ -10,11 +10,11 @@ from surgeproof.ci.json_output import result_document
 from surgeproof.ci.reports import as_junit, as_markdown, write_reports
 from surgeproof.errors import ConfigError
 from surgeproof.records import Verdict
-from surgeproof.results import Audit, AuditCheck, RunResult
+from surgeproof.results import Audit, AuditCheck, ClientError, Effect, RunResult
 from surgeproof.slo.measured import Measured
 from surgeproof.slo.rules import parse_objectives
 from surgeproof.slo.summary import summarise
-from surgeproof.slo.verdict import judge
+from surgeproof.slo.verdict import judge, overall
 from tests.unit.slo.columns import measured
 
 
@@ -69,13 +69,18 @@ def test_a_report_that_cannot_be_written_is_told(tmp_path: Path) -> None:
     assert (tmp_path / "slo.md").read_text().startswith("## Run 7")
 
 
-def test_a_breached_audit_is_an_error_of_its_own() -> None:
-    """Even where no objective is about latencies, an INVALID run is not green."""
+@pytest.mark.parametrize(("rule", "errors"), [("ttft p99 < 50ms", "2"), ("success >= 99%", "0")])
+def test_a_breached_audit_is_an_error_where_a_verdict_depends_on_it(rule: str, errors: str) -> None:
+    """A late client cannot change how many were answered: the breach is told, and the pipeline stays green."""
     held = measured([100.0] * 4000)
-    verdicts = tuple(judge(held, parse_objectives({"P0": ("success >= 99%",)}), Audit()))
-    breach = Audit((AuditCheck("send_lag_p99", 9.0, 5.0, "ms", False, "use --processes 4"),))
-    suite = ET.fromstring(as_junit(RunResult(7, Verdict.INVALID, verdicts, breach, summarise(held), 5)))
-    assert (suite.get("tests"), suite.get("failures"), suite.get("errors")) == ("2", "0", "1")
+    late = AuditCheck("send_lag_p99", 60.0, 5.0, "ms", False, "use --processes 4", (Effect.LATE_SEND,))
+    audit = Audit((late,), error=ClientError(send_ms=60.0))
+    verdicts = tuple(judge(held, parse_objectives({"P0": (rule,)}), audit))
+    result = RunResult(7, overall(held, list(verdicts), audit), verdicts, audit, summarise(held), 5)
+    suite = ET.fromstring(as_junit(result))
+    assert (suite.get("tests"), suite.get("failures"), suite.get("errors")) == ("2", "0", errors)
+    assert "use --processes 4" in ET.tostring(suite, encoding="unicode")
+    assert ("no verdict depends on it" in as_markdown(result)) is (errors == "0")
 
 
 def test_intervals_of_means_are_plain_data() -> None:

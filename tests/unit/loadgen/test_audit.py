@@ -7,8 +7,9 @@ import pytest
 
 from surgeproof.columns import RecordColumns
 from surgeproof.loadgen.audit import audit_run, with_objectives
+from surgeproof.loadgen.token_audit import cache_checks, prompt_checks
 from surgeproof.records import HealthSample, Verdict, WorkerFacts
-from surgeproof.results import Audit, AuditCheck
+from surgeproof.results import Audit, AuditCheck, Effect
 from surgeproof.send_lag import own_lag_ms
 from surgeproof.slo.rules import parse_objectives
 from surgeproof.slo.verdict import judge
@@ -167,10 +168,11 @@ def test_a_throttled_client_voids_the_run() -> None:
         ({"throttled_ns": 60 * MS}, "a CPU quota stopped the client for 12% of the time"),
         ({"steal_ns": 60 * MS}, "the hypervisor ran other guests for 12% of the time"),
         ({"run_delay_ns": 60 * MS}, "other programs had the cores for 12% of the time"),
-        ({}, "use more worker processes"),
+        ({"cpu_share": 0.9}, "a worker was busy for 90% of a core; use more worker processes"),
+        ({}, "nothing that this host counts explains it"),
     ],
 )
-def test_the_remedy_names_the_cause(lost: dict[str, int], words: str) -> None:
+def test_the_remedy_names_the_cause(lost: dict[str, Any], words: str) -> None:
     held = RecordColumns.of(columns(lag_ms=9))
     options: dict[str, Any] = {"open_loop": True, "interrupted": False, "tightest_ms": None, "cap": 1000}
     (lag,) = [check for check in audit_run(held, taken(**lost), **options).checks if check.name == "send_lag_p99"]
@@ -191,9 +193,45 @@ def test_requests_that_failed_on_this_host_void_everything() -> None:
     assert "ulimit -n" in verdict.reason
 
 
-def test_prompts_of_another_size_than_planned_are_found() -> None:
-    assert breaches(columns(input_tokens=[220] * 100)) == {"prompt_tokens_error"}
-    assert breaches(columns(input_tokens=[None] * 100)) == set()
+def test_two_requests_of_sixty_that_left_late_are_no_pattern() -> None:
+    """The p99 of 60 is the largest; from 200 requests on the third largest is no more than the p99."""
+    held = columns(60)
+    for late in (20, 40):
+        held["sent_at_ns"][late] += 30 * MS
+    assert breaches(held) == set()
+    held["sent_at_ns"][50] += 30 * MS
+    assert breaches(held) == {"send_lag_p99"}
+
+
+PLANNED = [100 + index for index in range(100)]
+
+
+@pytest.mark.parametrize(
+    ("planned", "counted", "found"),
+    [
+        ([100] * 100, [280] * 100, None),  # a template of 180 tokens, or long words: it cannot be told
+        (PLANNED, [180 + tokens for tokens in PLANNED], None),  # a template: one token for each planned one
+        (PLANNED, [2 * tokens for tokens in PLANNED], Effect.MORE_LOAD),
+        (PLANNED, [180 + tokens // 2 for tokens in PLANNED], Effect.LESS_LOAD),
+        ([100] * 100, [60] * 100, Effect.LESS_LOAD),
+        ([100] * 100, [None] * 100, None),
+    ],
+)
+def test_prompts_longer_or_shorter_than_planned_are_told_from_a_template(
+    planned: list[int], counted: list[int | None], found: Effect | None
+) -> None:
+    held = RecordColumns.of(columns(planned_input_tokens=planned, input_tokens=counted))
+    breached = [check for check in prompt_checks(held) if not check.passed]
+    assert [check.effects for check in breached] == ([(found,)] if found else [])
+
+
+def test_tokens_from_a_cache_that_the_plan_does_not_share_are_a_breach() -> None:
+    """A thousand tokens a prompt, 400 shared by the plan and 80 a template; what is more is another run's."""
+    held = columns(planned_input_tokens=[1000] * 100, input_tokens=[1080] * 100)
+    shared = np.full(100, 400)
+    for cached, found in ((0, False), (400 + 80 + 64, False), (1000, True), (None, False)):
+        checks = cache_checks(RecordColumns.of(held | {"cached_tokens": [cached] * 100}), shared)
+        assert [check.effects for check in checks if not check.passed] == ([(Effect.LESS_LOAD,)] if found else [])
 
 
 def test_answers_that_end_early_though_they_must_not_are_found() -> None:

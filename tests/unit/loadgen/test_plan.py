@@ -1,5 +1,6 @@
 """The plan: one table, seeded by dimension, hashed, shared."""
 
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -82,13 +83,47 @@ def test_prompts_are_the_same_in_every_process_and_differ_from_their_first_words
     assert PromptMaker(2).text(50, 9)[60:] != maker.text(50, 9)[60:]
 
 
+def test_another_salt_makes_other_prompts_of_the_same_length_from_their_first_words_on() -> None:
+    """A server must not serve a run from the cache that the last one filled, not even its first block of tokens."""
+    one, other = (PromptMaker(1, salt) for salt in ("a", "b"))
+    for seed in range(200):
+        texts = [maker.text(300, seed).split() for maker in (one, other)]
+        assert [len(text) for text in texts] == [300, 300]
+        assert texts[0][:4] != texts[1][:4]
+        blocks = [maker.shared_text(64, seed, (1, 2), 16).split() for maker in (one, other)]
+        assert blocks[0][:4] != blocks[1][:4]
+
+
 def test_a_tokenizer_leaves_only_words_that_are_one_token() -> None:
     class Short:
-        def count(self, text: str) -> int:
-            return 1 if len(text) <= 5 else 2
+        """Words of up to four letters are one token, others two, and a mark stands before the text, as Llama 2's."""
 
-    words = PromptMaker(1, tokenizer=Short()).text(2000, 3).split()
-    assert max(map(len, words)) <= 4
+        def count(self, text: str) -> int:
+            return 1 + sum(1 if len(word) <= 4 else 2 for word in text.split())
+
+    text = PromptMaker(1, tokenizer=Short()).text(2000, 3)
+    assert max(map(len, text.split())) <= 4
+    assert Short().count(text) == 2001
+
+
+def test_where_every_word_costs_several_tokens_fewer_words_make_the_length() -> None:
+    class Letters:
+        def count(self, text: str) -> int:
+            return len(text)
+
+    assert Letters().count(PromptMaker(1, tokenizer=Letters()).text(1000, 3)) == pytest.approx(1000, abs=5)
+
+
+def test_where_no_cost_is_common_the_length_is_right_on_average() -> None:
+    class Spread:
+        """Costs from 1 to 101 tokens a word: none is shared by 64 words."""
+
+        def count(self, text: str) -> int:
+            return sum(1 + zlib.crc32(word.encode()) % 101 for word in text.split())
+
+    maker = PromptMaker(1, tokenizer=Spread())
+    counts = [Spread().count(maker.text(20_000, seed)) for seed in range(20)]
+    assert np.mean(counts) == pytest.approx(20_000, rel=0.05)
 
 
 def test_turns_of_a_session_stay_with_one_worker() -> None:

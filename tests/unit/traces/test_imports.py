@@ -1,6 +1,11 @@
 """Logs of gateways and servers, tables of any form, large files, and the way back to other tools."""
 
+import bz2
+import gzip
 import json
+import lzma
+import sys
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +17,11 @@ from surgeproof.errors import TraceError
 from surgeproof.traces.describe import describe_file
 from surgeproof.traces.mooncake_export import mooncake_lines
 from surgeproof.traces.reader import Trace, read_trace
+
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
 
 
 def written(tmp_path: Path, *lines: Any, name: str = "trace") -> Path:
@@ -216,3 +226,86 @@ def test_chunks_do_not_change_the_figures() -> None:
     expected, found = whole.result("x", "y"), parts.result("x", "y")
     assert found.gap_cv == pytest.approx(expected.gap_cv)
     assert found == msgspec.structs.replace(expected, gap_cv=found.gap_cv)
+
+
+def chat(number: int, parent: int, at_s: float, **more: Any) -> dict[str, Any]:
+    lengths = {"input_length": 40, "output_length": 9, "turn": 1, "hash_ids": [1, 2, 3]}
+    return {"chat_id": number, "parent_chat_id": parent, "timestamp": at_s} | lengths | more
+
+
+def test_bailian_rows_are_seconds_and_turns_follow_their_chats(tmp_path: Path) -> None:
+    rows = [chat(7, -1, 0.0), chat(8, 7, 0.75), chat(9, -1, 1.0), chat(10, 8, 2.5), chat(11, 999, 3.0)]
+    trace = read_trace(written(tmp_path, *rows))
+    assert trace.format_name == "bailian"
+    assert told(trace) == [
+        (0.0, 40, 9, "7"), (0.75, 40, 9, "7"), (1.0, 40, 9, "9"), (2.5, 40, 9, "7"), (3.0, 40, 9, "11"),
+    ]  # fmt: skip
+    assert trace.block_tokens == 16
+
+
+def test_a_delayed_turn_comes_after_the_turn_before_and_a_prompt_is_measured(tmp_path: Path) -> None:
+    rows = [
+        {"session_id": "a", "timestamp": 100, "input_length": 40, "output_length": 9},
+        {"session_id": "b", "timestamp": 200, "text_input": "x" * 40, "output_length": 9},
+        {"session_id": "a", "delay": 500, "input_length": 20, "output_length": 9},
+        {"session_id": "a", "timestamp": None, "delay": 250.5, "input_length": 30, "output_length": 9},
+    ]
+    trace = read_trace(written(tmp_path, *rows))
+    assert told(trace) == [(0.0, 40, 9, "a"), (0.1, 10, 9, "b"), (0.5, 20, 9, "a"), (0.7505, 30, 9, "a")]
+    assert [point.think_s for point in trace.points] == [None, None, 0.5, 0.2505]
+    assert trace.delayed == 2
+    with pytest.raises(TraceError, match=r"row 2: a delay, but no turn of its session_id before it"):
+        read_trace(written(tmp_path, rows[0], {"delay": 5, "input_length": 2, "output_length": 1}))
+
+
+@pytest.mark.parametrize("unit", [None, "s", "ms"])
+def test_times_that_may_be_seconds_are_asked_for_their_unit(unit: str | None, tmp_path: Path) -> None:
+    """45 s of requests with fractions, in a field that others fill with milliseconds."""
+    rows = [{"timestamp": number * 0.75, "input_length": 4, "output_length": 2} for number in range(61)]
+    path = written(tmp_path, *rows)
+    if unit is None:
+        with pytest.raises(TraceError, match="fractions: name their unit"):
+            read_trace(path)
+        return
+    assert told(read_trace(path, unit=unit))[-1][0] == pytest.approx({"s": 45.0, "ms": 0.045}[unit])
+
+
+def test_whole_numbers_that_may_be_seconds_are_read_as_the_format_says_with_a_note(tmp_path: Path) -> None:
+    rows = [{"timestamp": number, "input_length": 4, "output_length": 2} for number in range(60)]
+    trace = read_trace(written(tmp_path, *rows))
+    assert trace.points[-1].at_ns == 59_000_000
+    assert "60 requests in 0.059 s if its times are milliseconds" in str(trace.unit_note)
+    slow = [row | {"timestamp": row["timestamp"] * 100.5} for row in rows]
+    assert read_trace(written(tmp_path, *slow)).unit_note is None
+
+
+def test_a_unit_is_refused_where_the_format_has_one(tmp_path: Path) -> None:
+    path = written(tmp_path, {"at_s": 0, "input_tokens": 1, "output_tokens": 1})
+    with pytest.raises(TraceError, match="the times of format surgeproof have a fixed unit"):
+        read_trace(path, unit="ms")
+
+
+PACKERS = {"gz": gzip.compress, "bz2": bz2.compress, "xz": lzma.compress, "zst": zstd.compress}
+
+
+@pytest.mark.parametrize("packer", PACKERS)
+def test_compressed_files_are_read_whatever_their_name(packer: str, tmp_path: Path) -> None:
+    text = "t,i,o\n" + "".join(f"{number},10,5\n" for number in range(300))
+    path = tmp_path / "trace.csv"
+    path.write_bytes(PACKERS[packer](text.encode()))
+    columns = "at=t,input=i,output=o"
+    assert told(read_trace(path, columns=columns))[-1] == (299.0, 10, 5, None)
+    assert describe_file(path, columns=columns, large_bytes=0).rows == 300
+    path.write_bytes(path.read_bytes()[:-12])
+    with pytest.raises(TraceError, match="cut off or damaged"):
+        read_trace(path, columns=columns)
+
+
+def test_an_archive_and_utf_16_are_told(tmp_path: Path) -> None:
+    row = '{"at_s": 0, "input_tokens": 1, "output_tokens": 1}'
+    (tmp_path / "wide").write_bytes(row.encode("utf-16"))
+    assert told(read_trace(tmp_path / "wide")) == [(0.0, 1, 1, None)]
+    with zipfile.ZipFile(tmp_path / "trace.zip", "w") as archive:
+        archive.writestr("trace.jsonl", row)
+    with pytest.raises(TraceError, match="is a zip archive: unpack it first"):
+        read_trace(tmp_path / "trace.zip")
