@@ -48,7 +48,7 @@ docs: $(VENV)/.test
 links:
 	rm -rf .links && mkdir -p .links/surgeproof
 	for item in surgeproof/*; do ln -sfn ../../$$item .links/surgeproof/$$(basename $$item); done
-	for room in benchmarks ci commands gpu loadgen runs sandbox slo storage traces webui; do ln -sfn ../../$$room .links/surgeproof/$$room; done
+	for room in benchmarks ci commands examples gpu loadgen runs sandbox slo storage traces webui; do ln -sfn ../../$$room .links/surgeproof/$$room; done
 
 lint: $(VENV)/.test links
 	$(BIN)/ruff check .

@@ -68,7 +68,8 @@ static void send_request(struct connection *c, uint64_t due_at) {
     char request[1024];
     c->index = next_index++;
     int length = snprintf(request, sizeof request,
-                          "POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1:%d\r\nX-Request-Id: sp-c-%lu\r\n"
+                          "POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1:%d\r\nX-Request-Id: "
+                          "00000000-0000-4000-8000-%012lx\r\n"
                           "Content-Type: application/json\r\nContent-Length: %zu\r\n\r\n%s",
                           port, c->index, sizeof body - 1, body);
     c->due_at = due_at;

@@ -6,8 +6,8 @@
  * build: cc -O2 -o null_endpoint null_endpoint.c
  * usage: null_endpoint PORT TTFT_US GAP_US TOKENS [LOG]
  *
- * LOG holds, for each streamed request, little-endian uint64: plan index (from X-Request-Id
- * "sp-<run>-<index>"), time the request was read, number of events n, n write times; all times
+ * LOG holds, for each streamed request, little-endian uint64: plan index (the last 12 hexadecimal
+ * digits of X-Request-Id, a UUID), time the request was read, number of events n, n write times; all times
  * CLOCK_MONOTONIC in ns.
  */
 #define _GNU_SOURCE
@@ -185,9 +185,8 @@ static int answer(struct stream *s) {
     if (s->in_len < whole) return 1;
     s->read_at = now_ns();
     int is_get = !strncmp(s->in, "GET", 3);
-    char *id = strcasestr(s->in, "x-request-id: sp-");
-    id = id && id < end ? strchr(id + 17, '-') : NULL;
-    s->index = id ? strtoull(id + 1, NULL, 10) : UINT64_MAX;
+    char *id = strcasestr(s->in, "x-request-id: ");
+    s->index = id && id < end ? strtoull(id + 14 + 24, NULL, 16) : UINT64_MAX;
     memmove(s->in, s->in + whole, s->in_len - whole);
     s->in_len -= whole;
     s->in[s->in_len] = 0;

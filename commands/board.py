@@ -24,15 +24,23 @@ _COLOURS = {"PASS": "green", "FAIL": "red", "INCONCLUSIVE": "yellow", "INVALID":
 _SHOWN_LATENCIES = ("ttft", "first_answer", "tpot", "max_gap", "e2e")
 
 
+def print_result_of_locust(result: RunResult, *, has_json: bool) -> None:
+    """Print the result of a run under a bare Locust, whose `--json` has standard output for itself.
+
+    Without objectives Locust decides how to exit: with 1 where a request failed, else with 0.
+    """
+    console = new_console(stderr=has_json)
+    if result.verdicts:
+        print_result(result, console)
+        return
+    _print_measured(result, console)
+    console.print(f"{result.title}: no objectives; Locust's own exit code counts", highlight=False)
+
+
 def print_result(result: RunResult, console: Console | None = None) -> None:
     """Print the result of a run."""
     console = console or new_console()
-    print_figures(result.summary, console)
-    if result.verdicts:
-        print_board(result.verdicts, console)
-    for line in audit_lines(result.audit, voided=result.voided):
-        console.print(line)
-    print_gpus(result.summary, console)
+    _print_measured(result, console)
     verdict = str(result.verdict) if result.verdict else "no objectives"
     text = Text.assemble(
         f"{result.title}: ",
@@ -40,6 +48,15 @@ def print_result(result: RunResult, console: Console | None = None) -> None:
         f" (exit {result.exit_code})",
     )
     console.print(text)
+
+
+def _print_measured(result: RunResult, console: Console) -> None:
+    print_figures(result.summary, console)
+    if result.verdicts:
+        print_board(result.verdicts, console)
+    for line in audit_lines(result.audit, voided=result.voided):
+        console.print(line)
+    print_gpus(result.summary, console)
 
 
 def print_figures(summary: Summary, console: Console) -> None:

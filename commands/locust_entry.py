@@ -12,9 +12,9 @@ if run_dir:
     # Generate the load only: the parent process judges, so its imports are not needed here.
     install(PreparedRun(Path(run_dir)))
 else:
-    from surgeproof.commands.board import print_result
+    from surgeproof.commands.board import print_result_of_locust
     from surgeproof.runs.locust_run import LocustRuns
 
-    install(LocustRuns(print_result))
+    install(LocustRuns(print_result_of_locust))
 
 __all__ = ["P0User", "P1User", "P2User"]

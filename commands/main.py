@@ -9,7 +9,20 @@ import sys
 import click
 
 from surgeproof import __version__
-from surgeproof.commands import calibrate, demo, gate, objectives, probe, review, run, servers, stored, traces
+from surgeproof.commands import (
+    calibrate,
+    demo,
+    examples,
+    gate,
+    locust,
+    objectives,
+    probe,
+    review,
+    run,
+    servers,
+    stored,
+    traces,
+)
 from surgeproof.commands.output import guard_output
 from surgeproof.errors import SurgeproofError
 from surgeproof.exit_codes import ExitCode
@@ -44,6 +57,8 @@ for command in (
     servers.sim,
     servers.ui,
     demo.demo,
+    examples.examples,
+    locust.locust,
 ):
     cli.add_command(command)
 

@@ -66,7 +66,9 @@ class ReportFile(click.Path):
 
 def secret_options(command: Any) -> Any:
     """Key and headers for the endpoint."""
-    command = click.option("--header", "headers", multiple=True, type=Pairs(), help="Header K=V; repeatable.")(command)
+    command = click.option(
+        "--header", "headers", multiple=True, type=Pairs(), help="Header K=V; K= drops ours; repeatable."
+    )(command)
     return click.option("--api-key", help="API key (bearer token); prefer the variable OPENAI_API_KEY.")(command)
 
 

@@ -13,7 +13,6 @@ import sys
 from pathlib import Path
 
 import click
-from click.testing import CliRunner
 
 from surgeproof.commands.main import cli
 
@@ -30,18 +29,13 @@ def commands_page(text: str) -> str:
 
 def help_of(command: str) -> str:
     """What `surgeproof COMMAND --help` prints at 110 columns."""
-    words = [word for word in command.split() if word in _words(cli)]
-    result = CliRunner().invoke(cli, [*words, "--help"], prog_name="surgeproof", terminal_width=110)
-    return "\n".join(line.rstrip() for line in result.output.strip().splitlines())
-
-
-def _words(group: click.Group) -> set[str]:
-    """The names of all commands and groups."""
-    names = set(group.commands)
-    for command in group.commands.values():
-        if isinstance(command, click.Group):
-            names |= _words(command)
-    return names
+    width = {"terminal_width": 110, "max_content_width": 110}
+    context = click.Context(cli, info_name="surgeproof", **width)
+    for word in command.split():
+        if isinstance(context.command, click.Group) and word in context.command.commands:
+            found = context.command.commands[word]
+            context = click.Context(found, context, word, **width, **found.context_settings)
+    return "\n".join(line.rstrip() for line in context.get_help().strip().splitlines())
 
 
 def benchmarks_page(text: str) -> str:

@@ -3,12 +3,14 @@
 import threading
 import time
 from collections.abc import Callable, Sequence
+from urllib.parse import urlsplit
 
 import httpx2
 import msgspec
 
 from surgeproof.clock import ClockOffset, estimate_offset
 from surgeproof.errors import UsageError
+from surgeproof.proxies import proxy_for
 from surgeproof.records import GpuFacts, GpuSample
 from surgeproof.redaction import without_userinfo
 from surgeproof.results import AgentReport
@@ -31,7 +33,11 @@ class AgentClient:
     def __init__(self, url: str, token: str | None, now_ns: Callable[[], int]) -> None:
         self.url = without_userinfo(url.rstrip("/"))
         headers = {"Authorization": f"Bearer {token}"} if token else {}
-        self._http = httpx2.Client(base_url=url.rstrip("/"), headers=headers, timeout=_TIMEOUT_S)
+        proxy = proxy_for(urlsplit(url))
+        self._http = httpx2.Client(
+            base_url=url.rstrip("/"), headers=headers, timeout=_TIMEOUT_S, proxy=proxy.geturl() if proxy else None,
+            trust_env=False,
+        )  # fmt: skip
         self._now_ns = now_ns
         self._instance = ""
         self._cursor = 0

@@ -200,13 +200,13 @@ class RunController:
         """Configure the process and listen to Locust's events."""
         self.scenario = self.owner.configure(self.environment.parsed_options)
         load = self.scenario.load
-        if self.scenario.closed_loop or not load.has_schedule:
+        if load.concurrency:
             self._weigh_classes(load.classes)
-            if load.concurrency:
-                self._set_shape(LadderShape(self))
-        else:
+            self._set_shape(LadderShape(self))
+        elif load.has_schedule:
             self.environment.user_classes = [ReplayUser]
             self._set_shape(OpenLoopShape(self))
+        # Else users, their classes and weights are those of Locust's own flags.
         self.environment.events.test_start.add_listener(self._on_test_start)
         self.environment.events.test_stopping.add_listener(lambda **_: self._end_load())
         self.environment.events.test_stop.add_listener(lambda **_: self._complete())

@@ -3,6 +3,7 @@
 Builds the request's body, hands it to the client and turns the finished exchange into a `StreamRecord`.
 """
 
+import hashlib
 import logging
 
 import msgspec
@@ -77,6 +78,12 @@ class RequestForm:
         return StreamReader(max_tokens, fixed_length=self.target.fixes_lengths, keep_text=keep_text)
 
 
+def _id_prefix(run_uid: str) -> str:
+    """The first 24 characters of a UUID (version 4) that names the run; its last 12 digits are a request's index."""
+    digits = hashlib.blake2b(run_uid.encode(), digest_size=9).hexdigest()
+    return f"{digits[:8]}-{digits[8:12]}-4{digits[12:15]}-8{digits[15:18]}-"
+
+
 class Sender:
     """Sends planned requests and reports each exactly once.
 
@@ -106,6 +113,7 @@ class Sender:
         self.form = form
         self.prompts = prompts
         self.run_uid = run_uid
+        self._id_prefix = _id_prefix(run_uid)
         self.worker = worker
 
     @property
@@ -129,7 +137,7 @@ class Sender:
         """Head and body of one request, with its ids."""
         span = f"{index + 1:016x}"
         ids = {
-            "X-Request-Id": f"sp-{self.run_uid[:8]}-{index}",
+            "X-Request-Id": f"{self._id_prefix}{index:012x}",
             "traceparent": f"00-{self.run_uid[:16]:0<16}{span}-{span}-01",
         }
         encoded = msgspec.json.encode(body)

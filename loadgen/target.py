@@ -6,12 +6,12 @@ no connection and needs no event loop.
 
 import socket
 import ssl
-import urllib.request
 from base64 import b64encode
 from typing import Any
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from surgeproof.errors import ConfigError, EndpointError
+from surgeproof.proxies import proxy_for
 from surgeproof.scenario import TlsOptions
 
 
@@ -20,9 +20,10 @@ class Target:
 
     Args:
         base_url: as OpenAI clients take it, usually ending in `/v1`.
-        headers: sent with each request; values may be secrets and are never logged.
+        headers: sent with each request in place of ours of the same name, which an empty value drops; values may be
+            secrets and are never logged.
         tls: certificate options.
-        environ_proxies: use HTTP_PROXY, HTTPS_PROXY and NO_PROXY.
+        environ_proxies: use the environment's proxies (`surgeproof.proxies`).
 
     Raises:
         ConfigError: the URL or a certificate file cannot be used.
@@ -47,7 +48,7 @@ class Target:
         self.host_header = bracketed if default_port else f"{bracketed}:{self.port}"
         self.authority = f"{bracketed}:{self.port}"
         self.headers = dict(headers or {})
-        self.proxy = _proxy_for(parts) if environ_proxies else None
+        self.proxy = proxy_for(parts) if environ_proxies else None
         self.tls_context = _tls_context(tls or TlsOptions()) if self.scheme == "https" else None
         self.addresses: list[tuple[int, Any]] = []
         self.include_usage = True
@@ -86,12 +87,16 @@ class Target:
             headers["Connection"] = "close"
         if self.proxy and self.scheme == "http":
             headers |= proxy_authorization(self.proxy)
-        names = {name.lower(): name for name in headers}
-        for name, value in (*self.headers.items(), *extra.items()):
-            headers.pop(names.get(name.lower(), ""), None)
-            headers[name] = value
+        headers = replaced(headers | extra, self.headers)
         lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
         return f"POST {prefix}{self.path}{path} HTTP/1.1\r\n{lines}\r\n".encode("latin-1") + body
+
+
+def replaced(headers: dict[str, str], by: dict[str, str]) -> dict[str, str]:
+    """Headers with those of a user in place of ours of the same name, whatever its case; an empty value drops one."""
+    names = {name.lower() for name in by}
+    kept = {name: value for name, value in headers.items() if name.lower() not in names}
+    return kept | {name: value for name, value in by.items() if value}
 
 
 def _split_url(base_url: str) -> SplitResult:
@@ -113,17 +118,6 @@ def _split_url(base_url: str) -> SplitResult:
     return parts
 
 
-def _proxy_for(parts: SplitResult) -> SplitResult | None:
-    host = parts.hostname or ""
-    address = urllib.request.getproxies().get(parts.scheme)
-    if not address or urllib.request.proxy_bypass(f"{host}:{parts.port}" if parts.port else host):
-        return None
-    proxy = urlsplit(address if "//" in address else f"http://{address}")
-    if proxy.scheme != "http" or not proxy.hostname:
-        raise ConfigError(f"the environment's proxy for {parts.scheme} must look like http://HOST:PORT")
-    return proxy
-
-
 def proxy_authorization(proxy: SplitResult) -> dict[str, str]:
     """The proxy's own credentials, from its address."""
     if proxy.username is None:
@@ -138,7 +132,8 @@ def _tls_context(options: TlsOptions) -> ssl.SSLContext:
         if options.client_cert:
             context.load_cert_chain(options.client_cert, options.client_key)
     except (OSError, ssl.SSLError) as exc:
-        names = ", ".join(filter(None, (options.ca_file, options.client_cert, options.client_key)))
+        given = filter(None, (options.ca_file, options.client_cert, options.client_key))
+        names = ", ".join(given) or "the places of this host and its environment (SSL_CERT_FILE, SSLKEYLOGFILE)"
         raise ConfigError(f"cannot load certificates from {names}: {exc}") from exc
     if not options.verify:
         context.check_hostname = False

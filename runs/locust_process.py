@@ -29,6 +29,7 @@ SPOOLS_SUFFIX = ".spool"
 _LOG_BYTES = 100_000
 _LOG_TAIL_CHARS = 2000
 _INTERRUPT_TIMEOUT_S = 2.0
+_FOREIGN_PREFIXES = ("LOCUST_", "GEVENT_")
 
 
 class LocustProcess:
@@ -57,7 +58,7 @@ class LocustProcess:
             command += ["--processes", str(scenario.processes), "--master-bind-host", "127.0.0.1"]
             command += ["--master-bind-port", port, "--master-port", port]
         environment = (
-            os.environ
+            _environment_of_child(self.run_dir)
             | secrets.to_environment()
             | {
                 RUN_DIR_VARIABLE: str(self.run_dir),
@@ -66,7 +67,6 @@ class LocustProcess:
                 TOKEN_VARIABLE: secrets_of_system.token_hex(32),
             }
         )
-        environment.pop("OPENAI_API_KEY", None)
         self._child = subprocess.Popen(
             command, env=environment, cwd=self.run_dir, stdin=subprocess.PIPE, stdout=self._log,
             stderr=self._log, start_new_session=True,
@@ -115,6 +115,19 @@ class LocustProcess:
         # Locust's tables of statistics stand after them.
         errors = [line for line in text.splitlines() if "/ERROR/" in line or "/CRITICAL/" in line]
         return ("\n".join(errors) or text)[-_LOG_TAIL_CHARS:].strip()
+
+
+def _environment_of_child(run_dir: Path) -> dict[str, str]:
+    """Our environment without what Locust and gevent read by themselves, such as Locust's own settings.
+
+    Locust also reads a file in the user's home, which is therefore the run's folder for it.
+    """
+    ours = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(_FOREIGN_PREFIXES) and name != "OPENAI_API_KEY"
+    }
+    return ours | {"HOME": str(run_dir)}
 
 
 def _free_port() -> int:

@@ -2,9 +2,8 @@
 
 import os
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
@@ -25,15 +24,24 @@ from surgeproof.storage.database_url import DEFAULT_DATABASE_URL
 from surgeproof.strict_json import JsonObject
 
 
+class ReportResult(Protocol):
+    """Shows a result to the user."""
+
+    def __call__(self, result: RunResult, *, has_json: bool) -> None:
+        """Show it."""
+        ...
+
+
 class LocustRuns:
     """The `RunOwner` of a bare `locust -f`: makes a run for each test, stores and judges it.
 
     Args:
-        report: shows the result.
+        report: shows the result, on standard error where `has_json`.
     """
 
-    def __init__(self, report: Callable[[RunResult], None]) -> None:
+    def __init__(self, report: ReportResult) -> None:
         self._report = report
+        self._has_json = False
         self._scenario: Scenario | None = None
         self._path: Path | None = None
         self._db = DEFAULT_DATABASE_URL
@@ -63,7 +71,7 @@ class LocustRuns:
         if options.host:
             overrides["target.base_url"] = _v1(options.host)
         # Locust's page can change every option: where the API key goes and where runs are stored is decided here.
-        self._db = options.db
+        self._db, self._has_json = options.db, bool(options.json)
         if options.slo:
             overrides["slo"] = load_slo(Path(options.slo))
         self._path = Path(options.scenario) if options.scenario else None
@@ -106,8 +114,8 @@ class LocustRuns:
         state = RunState.FINISHED if signal_number is None else RunState.INTERRUPTED
         result = complete_run(self._run, state, None if signal_number is None else 128 + signal_number)
         self._run = None
-        self._report(result)
-        return result.exit_code if result.verdict is not None or signal_number is not None else None
+        self._report(result, has_json=self._has_json)
+        return result.exit_code if result.verdicts or signal_number is not None else None
 
     def _secrets(self) -> Secrets:
         return Secrets.from_environment(dict(os.environ))

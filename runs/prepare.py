@@ -50,7 +50,7 @@ def begin_run(
     plan = planned.plan
     endpoint = check_endpoint(scenario.target, secrets)
     ceiling = load_ceiling()
-    notes = [*planned.notes, *_too_long(plan, endpoint)]
+    notes = [*planned.notes, *endpoint.notes, *_too_long(plan, endpoint)]
     if ceiling is not None:
         note = ceiling_note(ceiling, plan.rows["intended_ns"], plan.rows["output_tokens"], scenario.processes)
         notes += [note] if note else []

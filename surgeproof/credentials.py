@@ -42,6 +42,8 @@ def check_headers(headers: dict[str, str]) -> Secrets:
     for name, value in headers.items():
         if not re.fullmatch(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", name):
             raise ConfigError(f"header name {name!r} is not valid")
+        if name.lower() in ("content-length", "transfer-encoding"):
+            raise ConfigError(f"header {name} follows from the body of each request and cannot be given")
         if any(char in value for char in "\r\n\0") or not _is_latin1(value):
             raise ConfigError(f"the value of header {name} contains a line break or a non-Latin-1 character")
     return Secrets({name: value.strip(" \t") for name, value in headers.items()})

@@ -101,7 +101,6 @@ def test_exit_codes_tell_the_verdict(sim: SimProcess, tmp_path: Path, slo: str, 
     ("arguments", "message"),
     [
         (["--base-url", "http://127.0.0.1:9/v1"], "not reachable"),
-        (["--model", "gpt-9"], "has no model 'gpt-9'; it has sim-8b"),
         (["--trace", "bad.jsonl"], "bad.jsonl, row 2"),
         (["--slo", "bad.yaml"], "unknown metric 'tftt'; did you mean ttft"),
         (["--request-rate", "fast"], "neither a number nor inf"),

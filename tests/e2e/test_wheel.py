@@ -36,6 +36,7 @@ def test_the_wheel_installs_one_name_and_holds_its_data(tmp_path: Path) -> None:
         "loadgen/words.txt",
         "traces/profiles/azure-conv.json",
         "commands/demo.yaml",
+        "examples/mixed.yaml",
         "benchmarks/epoll_client.c",
         "benchmarks/null_endpoint.c",
         "loadgen/locustfile.py",

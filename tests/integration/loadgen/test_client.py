@@ -30,25 +30,6 @@ TOKEN = 'data: {"choices":[{"index":0,"delta":{"content":"hi"}}]}\n\n'
 END = 'data: {"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}\n\ndata: [DONE]\n\n'
 
 
-@pytest.fixture(scope="module")
-def authority() -> trustme.CA:
-    return trustme.CA()
-
-
-@pytest.fixture
-def server_tls(authority: trustme.CA) -> ssl.SSLContext:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    authority.issue_cert("localhost").configure_cert(context)
-    return context
-
-
-@pytest.fixture
-def ca_file(authority: trustme.CA, tmp_path: Path) -> str:
-    path = tmp_path / "ca.pem"
-    authority.cert_pem.write_to_path(str(path))
-    return str(path)
-
-
 def test_tls_streams_are_stamped_and_timed(server_tls: ssl.SSLContext, ca_file: str) -> None:
     """The first token is 80 ms after the send, and the handshake is a phase of its own."""
     script = [exchange((80, TOKEN), (40, END))]
@@ -357,6 +338,15 @@ def test_an_unknown_host_is_told_before_the_run() -> None:
 def test_a_base_url_that_cannot_be_used_is_named(url: str) -> None:
     with pytest.raises(ConfigError, match="base URL"):
         Target(url)
+
+
+def test_a_user_may_replace_and_drop_any_header_of_ours() -> None:
+    target = Target("http://h:1/v1", headers={"x-request-id": "mine", "User-Agent": "", "TRACEPARENT": ""})
+    ids = {"X-Request-Id": "ours", "traceparent": "ours"}
+    head = target.request_bytes("/chat/completions", b"{}", ids, reuse=True).partition(b"\r\n\r\n")[0].lower()
+    assert b"x-request-id: mine" in head
+    assert b"ours" not in head
+    assert b"user-agent" not in head
 
 
 def test_the_request_is_one_write_with_our_headers_winning() -> None:
