@@ -3,6 +3,7 @@
 import re
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -10,26 +11,66 @@ from surgeproof.commands.options import RUN_ID, Number, db_option, json_option
 from surgeproof.errors import ConfigError
 from surgeproof.exit_codes import ExitCode
 
+if TYPE_CHECKING:
+    from surgeproof.slo.compare import Policy
+
+
+def _policy_options(command: Any) -> Any:
+    """What is accepted of a candidate against the run that it is compared with."""
+    for option in (
+        click.option(
+            "--success-drop",
+            type=Number(0, 100),
+            default=0.5,
+            show_default=True,
+            help="Accepted drop of the share answered, in percentage points.",
+        ),
+        click.option(
+            "--p50-rise",
+            metavar="RISE",
+            help="Accepted rise of a median: 1ms or 5%.  [default: the larger of these two]",
+        ),
+        click.option(
+            "--p99-rise", metavar="RISE", help="Accepted rise of a p99: 20ms or 5%.  [default: the larger of these two]"
+        ),
+        click.option(
+            "--rate-drop",
+            type=Number(0, 100),
+            default=5.0,
+            show_default=True,
+            help="Accepted drop of a rate, in per cent.",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+def _policy(rate_drop: float, p99_rise: str | None, p50_rise: str | None, success_drop: float) -> "Policy":
+    import msgspec
+
+    from surgeproof.slo.compare import Policy
+
+    policy = Policy(rate_drop=rate_drop / 100, success_drop=success_drop / 100)
+    for name, text in (("p99_rise", p99_rise), ("p50_rise", p50_rise)):
+        if text is not None:
+            rise_ms, rise = _rise(text, f"--{name}".replace("_", "-"))
+            policy = msgspec.structs.replace(policy, **{f"{name}_ms": rise_ms, name: rise})
+    return policy
+
 
 @click.command()
 @click.argument("run_ids", nargs=-1, required=True, type=RUN_ID, metavar="A B...")
-@click.option(
-    "--rate-drop", type=Number(0, 100), default=5.0, show_default=True, help="Accepted drop of a rate, in per cent."
-)
-@click.option(
-    "--p99-rise", metavar="RISE", help="Accepted rise of a p99: 20ms or 5%.  [default: the larger of these two]"
-)
-@click.option(
-    "--success-drop",
-    type=Number(0, 100),
-    default=0.5,
-    show_default=True,
-    help="Accepted drop of the share answered, in percentage points.",
-)
+@_policy_options
 @db_option
 @json_option
 def compare(
-    run_ids: tuple[int, ...], rate_drop: float, p99_rise: str | None, success_drop: float, db: str, as_json: bool
+    run_ids: tuple[int, ...],
+    rate_drop: float,
+    p99_rise: str | None,
+    p50_rise: str | None,
+    success_drop: float,
+    db: str,
+    as_json: bool,
 ) -> None:
     """Compare run A with one or more other runs, with confidence bounds.
 
@@ -41,15 +82,10 @@ def compare(
     import msgspec
 
     from surgeproof.runs.review import compare_runs
-    from surgeproof.slo.compare import Policy
 
     if len(run_ids) < 2:
         raise ConfigError("give at least two run numbers: surgeproof compare A B")
-    policy = Policy(rate_drop=rate_drop / 100, success_drop=success_drop / 100)
-    if p99_rise is not None:
-        rise_ms, rise = _rise(p99_rise)
-        policy = msgspec.structs.replace(policy, p99_rise_ms=rise_ms, p99_rise=rise)
-    result = compare_runs(db, run_ids, policy)
+    result = compare_runs(db, run_ids, _policy(rate_drop, p99_rise, p50_rise, success_drop))
     for note in result.notes:
         click.echo(f"Note: {note}", err=True)
     if as_json:
@@ -66,11 +102,11 @@ def compare(
     sys.exit(result.exit_code)
 
 
-def _rise(text: str) -> tuple[float, float]:
+def _rise(text: str, flag: str) -> tuple[float, float]:
     """An accepted rise as ms and as a share; the one that was not given is 0."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(ms|%)?", text.strip())
     if match is None:
-        raise ConfigError(f"--p99-rise: {text!r} is neither milliseconds such as 20ms nor a share such as 5%")
+        raise ConfigError(f"{flag}: {text!r} is neither milliseconds such as 20ms nor a share such as 5%")
     value = float(match[1])
     return (0.0, value / 100) if match[2] == "%" else (value, 0.0)
 
@@ -108,10 +144,24 @@ def baseline(run_id: int, days: float, db: str, as_json: bool) -> None:
 @click.command()
 @click.argument("run_id", type=RUN_ID)
 @click.option("--baseline", "baseline_id", type=RUN_ID, help="Run of the version to be replaced.")
+@_policy_options
 @db_option
 @json_option
-def decide(run_id: int, baseline_id: int | None, db: str, as_json: bool) -> None:
-    """Decide by a fixed table: promote (exit code 0), hold (4) or roll back (3)."""
+def decide(
+    run_id: int,
+    baseline_id: int | None,
+    rate_drop: float,
+    p99_rise: str | None,
+    p50_rise: str | None,
+    success_drop: float,
+    db: str,
+    as_json: bool,
+) -> None:
+    """Decide by a fixed table: promote (exit code 0), hold (4) or roll back (3).
+
+    With a baseline the comparison must agree: what `compare` shows to be worse is rolled back, what it does not show to
+    be within its margins is held.
+    """
     import json
 
     import msgspec
@@ -119,7 +169,8 @@ def decide(run_id: int, baseline_id: int | None, db: str, as_json: bool) -> None
     from surgeproof.runs.review import decision_of
     from surgeproof.slo.decision import Action
 
-    decision = decision_of(db, run_id, baseline_id)
+    policy = _policy(rate_drop, p99_rise, p50_rise, success_drop)
+    decision = decision_of(db, run_id, baseline_id, policy)
     click.echo(json.dumps(msgspec.to_builtins(decision)) if as_json else f"{decision.action}: {decision.reason}")
     codes = {Action.PROMOTE: ExitCode.PASS, Action.HOLD: ExitCode.INCONCLUSIVE, Action.ROLL_BACK: ExitCode.FAIL}
     sys.exit(codes[decision.action])

@@ -7,11 +7,12 @@ error page) is understood too, so that every request ends in exactly one outcome
 
 import json
 from operator import sub
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
 from surgeproof.loadgen.answer import AnswerText, Choices
+from surgeproof.loadgen.buffering import MergedRead, came_in_few_reads
 from surgeproof.loadgen.content_encoding import CodingError, Decode, decoder_for
 from surgeproof.loadgen.plain_body import (
     EXCERPT_CHARS,
@@ -40,14 +41,6 @@ from surgeproof.strict_json import JsonObject
 
 _MAX_ERROR_CHARS = 4 * EXCERPT_CHARS
 _decode_json = msgspec.json.Decoder().decode
-
-
-class MergedRead(NamedTuple):
-    """A read of several token events: the first one's place among all, their number, when none had come yet."""
-
-    first: int
-    tokens: int
-    not_before_ns: int
 
 
 class StreamReader:
@@ -305,6 +298,8 @@ class StreamReader:
                     self.warn("short_output")
             if self.token_events > 1 and self.first_token_at_ns == self.last_token_at_ns:
                 self.warn("buffered")
+            elif came_in_few_reads(self.arrivals_at_ns, self.merged):
+                self.warn("buffered_in_parts")
             if self._hidden_reasoning_tokens():
                 self.warn("hidden_reasoning")
         return tuple(self.warnings)

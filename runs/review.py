@@ -52,13 +52,18 @@ def compare_runs(db_url: str, run_ids: Sequence[int], policy: Policy) -> Compari
     engine = open_engine(db_url, create=False)
     runs = [ended_run(engine, run_id) for run_id in run_ids]
     first, *others = (measured_run(engine, run.id) for run in runs)
-    paced = any(_is_paced(run.scenario) for run in runs)
     differences = [
-        compare(first, other, policy, paced=paced, paired=_plan_digest(run) == _plan_digest(runs[0]) is not None)
-        for run, other in zip(runs[1:], others, strict=True)
+        _differences((runs[0], first), (run, other), policy) for run, other in zip(runs[1:], others, strict=True)
     ]
     missing = {run.id: lost(first, other) for run, other in zip(runs[1:], others, strict=True)}
     return Comparison(differences, _comparison_notes(runs, missing), _comparison_exit(runs, differences, missing))
+
+
+def _differences(before: tuple[Run, Measured], after: tuple[Run, Measured], policy: Policy) -> list[Difference]:
+    runs = (before[0], after[0])
+    paced = any(_is_paced(run.scenario) for run in runs)
+    paired = _plan_digest(runs[0]) == _plan_digest(runs[1]) is not None
+    return compare(before[1], after[1], policy, paced=paced, paired=paired)
 
 
 def _comparison_notes(runs: Sequence[Run], missing: dict[int, list[str]]) -> list[str]:
@@ -140,19 +145,30 @@ def baseline_report(db_url: str, run_id: int, days: float) -> BaselineReport:
     return BaselineReport(tuple(earlier.id for earlier in history), slot, tuple(result), tuple(tags))
 
 
-def decision_of(db_url: str, run_id: int, baseline_id: int | None = None) -> Decision:
-    """Apply the decision table to a stored run, against a baseline run if one is given."""
+def decision_of(db_url: str, run_id: int, baseline_id: int | None, policy: Policy) -> Decision:
+    """Apply the decision table to a stored run, against a baseline run if one is given.
+
+    Raises:
+        UsageError: a run is missing or has not ended, or the baseline measured nothing to compare with.
+    """
     engine = open_engine(db_url, create=False)
     run = ended_run(engine, run_id)
     if run.state is not RunState.FINISHED:
         return Decision(Action.HOLD, f"the run is {run.state}: it cannot support a promotion")
-    success = 1.0
-    if baseline_id is not None:
-        baseline, before = ended_run(engine, baseline_id), measured_run(engine, baseline_id)
-        if not baseline.comparable or not before.judged.any():
-            raise UsageError(f"run {baseline_id} cannot be a baseline: it is {baseline.verdict or baseline.state}")
-        success = float(before.ok[before.judged].mean())
-    return decide(measured_run(engine, run_id), run.verdict, success)
+    measured = measured_run(engine, run_id)
+    if baseline_id is None:
+        return decide(measured, run.verdict)
+    baseline, before = ended_run(engine, baseline_id), measured_run(engine, baseline_id)
+    if not baseline.comparable or not before.judged.any():
+        raise UsageError(
+            f"run {baseline_id} cannot be a baseline: it is {baseline.verdict or baseline.state}, or "
+            "its client's audit was breached"
+        )
+    if not run.comparable:
+        return Decision(Action.HOLD, "the client's audit was breached, so the run cannot be compared with the baseline")
+    success = float(before.ok[before.judged].mean())
+    differences = _differences((baseline, before), (run, measured), policy)
+    return decide(measured, run.verdict, success, differences, lost(before, measured))
 
 
 def breaker_of(db_url: str, run_id: int, p99_bound_ms: float) -> Breaker:

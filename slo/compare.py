@@ -32,7 +32,10 @@ from surgeproof.slo.measured import Mask, Measured
 from surgeproof.slo.pairing import shared_correlation
 from surgeproof.slo.rates import arrived, load_windows
 
-POLICY_METRICS = ("success, %", "ttft p99, ms", "e2e p99, ms", "requests/s", "output tokens/s")
+POLICY_METRICS = (
+    "success, %", "ttft p99, ms", "e2e p99, ms", "ttft p50, ms", "tpot p50, ms", "e2e p50, ms",
+    "requests/s", "output tokens/s",
+)  # fmt: skip
 """Figures of all requests that decide; rates only where the server sets them."""
 _ALPHA = 1 - CONFIDENCE
 _LATENCIES = ("ttft", "tpot", "e2e")
@@ -58,18 +61,23 @@ class Policy(msgspec.Struct, frozen=True):
         rate_drop: largest accepted fall of a rate, as a share.
         p99_rise_ms: largest accepted rise of a p99, or of a p95 where too few requests bound the p99.
         p99_rise: the same as a share of the first run's; the larger of the two counts.
+        p50_rise_ms, p50_rise: the same of a median, and of a mean, which is exploration.
         success_drop: largest accepted fall of the share answered.
     """
 
     rate_drop: float = 0.05
     p99_rise_ms: float = 20.0
     p99_rise: float = 0.05
+    p50_rise_ms: float = 1.0
+    p50_rise: float = 0.05
     success_drop: float = 0.005
 
     def margin(self, metric: str, before: float) -> float | None:
         """The largest accepted change for the worse, in the figure's unit; None for figures without one."""
         if "p99" in metric or "p95" in metric:
             return max(self.p99_rise_ms, self.p99_rise * before)
+        if "p50" in metric or "mean" in metric:
+            return max(self.p50_rise_ms, self.p50_rise * before)
         if metric.startswith("success"):
             return self.success_drop * 100
         return self.rate_drop * before if metric.endswith("/s") else None

@@ -215,6 +215,8 @@ class Measured:
         ))  # fmt: skip
         if metric == "tpot":
             later = np.maximum(1, np.nan_to_num(self._streamed_tokens(), nan=2.0) - 1)
+            # Through a proxy that buffers, the first token may have left the server as early as the request came.
+            early = np.where(self.buffered, self.columns.between_ms("first_token_at_ns", "sent_at_ns"), early)
             off = (error.read_ms + error.clock_ms) / later
             return np.maximum(0.0, value - off), value + (early + error.clock_ms) / later
         if metric == "max_gap":
@@ -229,6 +231,11 @@ class Measured:
             same = self.columns.integers("first_answer_at_ns") == self.columns.integers("first_token_at_ns")
             least = least - np.where(same, early, 0.0)
         return np.maximum(0.0, least - error.read_ms - error.clock_ms), value + error.clock_ms
+
+    @property
+    def buffered(self) -> Mask:
+        """Answers whose tokens a proxy delivered many at a time, so that times per token are not what they seem."""
+        return self.texts["warnings"].containing("buffered_in_parts")
 
     def _own_lag_ms(self) -> Floats:
         """How late the client sent each request, ms; 0 in a closed loop, which has no schedule."""

@@ -385,7 +385,8 @@ def _judge_quantile(measured: Measured, name: str, rule: Rule, mask: Mask) -> Ru
     decision = _decide_share(hits, n, correlation, share, "met the bound", runs=measured.run_count)
     if decision[0] is Verdict.FAIL:
         at_least = int((meets(measured, list(rule.conditions), least=True)[0] & chosen).sum())
-        decision = _unless_client(decision, _decide_share(at_least, n, correlation, share, "met the bound"))
+        at_best = _decide_share(at_least, n, correlation, share, "met the bound")
+        decision = _unless_client(decision, at_best, buffered=_through_a_buffer(measured, rule, chosen))
     unseen = np.logical_or.reduce([measured.unknown(one.metric) for one in rule.conditions])
     unknown = int((mask & ~evaluable & unseen).sum())
     if unknown and not _holds_for_all(decision[0], hits / deff, n / deff, unknown / deff, share):
@@ -406,10 +407,23 @@ def _between_ends(measured: Measured, condition: Condition, chosen: Mask, share:
     return Interval(least.low, most.high)
 
 
-def _unless_client(decision: tuple[Verdict, str], at_best: tuple[Verdict, str]) -> tuple[Verdict, str]:
-    """A FAIL stands only if the bound is missed whatever the client's own delay was."""
+def _through_a_buffer(measured: Measured, rule: Rule, chosen: Mask) -> bool:
+    """Whether a rule is about times per token that a proxy's buffer hides."""
+    return any(one.metric == "tpot" for one in rule.conditions) and bool((measured.buffered & chosen).any())
+
+
+def _unless_client(
+    decision: tuple[Verdict, str], at_best: tuple[Verdict, str], *, buffered: bool
+) -> tuple[Verdict, str]:
+    """A FAIL stands only if the bound is missed whatever the client's own delay, or a proxy's buffer, was."""
     if at_best[0] is Verdict.FAIL:
         return decision
+    if buffered:
+        reason = (
+            f"{decision[1]}, as a proxy delivered tokens many at a time, so that times per token may have been longer "
+            "than they look; turn its buffering off (nginx: proxy_buffering off)"
+        )
+        return Verdict.INCONCLUSIVE, reason
     reason = (
         f"{decision[1]}; the client's own delay (late sending, or first tokens that it read with later ones) may "
         "explain it: use more worker processes (--processes), or stop other programs on the cores"
@@ -517,7 +531,8 @@ def _judge_aggregate(measured: Measured, name: str, rule: Rule, mask: Mask) -> R
     interval = Interval(least.low, most.high)
     decision = _decide_value(rule, most)
     if decision[0] is Verdict.FAIL:
-        decision = _unless_client(decision, _decide_value(rule, least))
+        buffered = _through_a_buffer(measured, rule, chosen)
+        decision = _unless_client(decision, _decide_value(rule, least), buffered=buffered)
     decision = _unless_failed(rule, failed, decision)
     unknown = int((mask & measured.unknown(condition.metric)).sum())
     # What was not seen can only lower a minimum and raise a maximum; it can move a mean either way.

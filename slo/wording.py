@@ -97,6 +97,7 @@ def latency_title(summary: Summary) -> str:
     return "Latency from the send (closed loop: users wait for their answer)"
 
 
+_BUFFERED_SHARE = 0.05
 _TEMPLATE_TOKENS = 64
 """More tokens than a usual chat template adds to a prompt."""
 _CACHED_SHARE = 0.05
@@ -121,6 +122,12 @@ def notices(summary: Summary) -> list[str]:
         results.append(
             f"{buffered:.0%} of the answers arrived in one read: a proxy buffers, or the server does not stream; "
             "first-token times are times of the whole answer"
+        )
+    in_parts = warnings.get("buffered_in_parts", 0) / answered
+    if in_parts > _BUFFERED_SHARE:
+        results.append(
+            f"{in_parts:.0%} of the answers arrived in a few reads of many tokens each: a proxy buffers (nginx: "
+            "proxy_buffering off), so first tokens look later and times per token shorter than they were"
         )
     if warnings.get("not_streamed", 0) > answered / 2:
         results.append("the server did not stream: there are no first-token times")

@@ -61,6 +61,11 @@ class TextColumn:
         mask: Mask = np.isin(self._codes, [i for i, word in enumerate(self._vocabulary) if word == text])
         return mask
 
+    def containing(self, part: str) -> Mask:
+        """Which records have a text that holds this one."""
+        mask: Mask = np.isin(self._codes, [i for i, word in enumerate(self._vocabulary) if word and part in word])
+        return mask
+
     def __ne__(self, text: object) -> Mask:  # type: ignore[override]
         """Which records have another one, or none."""
         mask: Mask = ~(self == text)

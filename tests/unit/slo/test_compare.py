@@ -79,7 +79,9 @@ def test_a_margin_is_a_share_or_milliseconds_and_the_larger_counts() -> None:
     assert Policy(p99_rise_ms=20.0, p99_rise=0.05).margin("ttft p99, ms", 100.0) == pytest.approx(20.0)
     assert Policy(success_drop=0.005).margin("success, %", 99.0) == pytest.approx(0.5)
     assert Policy(rate_drop=0.05).margin("requests/s", 40.0) == pytest.approx(2.0)
-    assert Policy().margin("ttft p50, ms", 100.0) is None
+    assert Policy().margin("ttft p50, ms", 100.0) == pytest.approx(5.0)
+    assert Policy().margin("tpot p50, ms", 8.0) == pytest.approx(1.0)
+    assert Policy(p50_rise_ms=0.0).margin("tpot mean, ms", 8.0) == pytest.approx(0.4)
 
 
 def test_rates_decide_only_where_the_server_sets_them() -> None:
@@ -115,7 +117,7 @@ def test_a_p99_that_rises_beyond_the_policy_alarms_and_one_that_falls_does_not()
     before, after = simulated(1), simulated(2, shift_ms=300.0)
     assert "ttft p99, ms" in {d.metric for d in compare(before, after) if d.alarm}
     assert not any(d.alarm for d in compare(after, before))
-    assert not any(d.alarm for d in compare(before, after, Policy(p99_rise_ms=1000.0)))
+    assert not any(d.alarm for d in compare(before, after, Policy(p99_rise_ms=1000.0, p50_rise_ms=1000.0)))
 
 
 def test_a_fallen_success_and_throughput_alarm() -> None:

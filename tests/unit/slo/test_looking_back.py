@@ -11,7 +11,7 @@ from surgeproof.results import RunHead
 from surgeproof.slo.baseline import Slot, choose_history, deviations, earlier_runs, explain
 from surgeproof.slo.breaker import breaker
 from surgeproof.slo.burn import budgets
-from surgeproof.slo.compare import Figure
+from surgeproof.slo.compare import Figure, compare
 from surgeproof.slo.correlation import Correlation
 from surgeproof.slo.decision import Action, decide
 from surgeproof.slo.intervals import share_interval
@@ -20,7 +20,7 @@ from surgeproof.slo.presets import PRESETS
 from surgeproof.slo.rules import parse_objectives, parse_rule
 from surgeproof.slo.sample_size import needs
 from tests.unit.gpu.fakes import sample
-from tests.unit.slo.columns import EPOCH_NS, measured
+from tests.unit.slo.columns import EPOCH_NS, measured, rng
 
 HOUR_NS = 3_600_000_000_000
 
@@ -227,3 +227,19 @@ def test_selectors_choose_requests() -> None:
     assert not run.selected(parse_rule("ttft p99 < 1s where input 1000..5000").selectors).any()
     with pytest.raises(RuleError, match="cannot read 'colour = red' after 'where'"):
         parse_rule("ttft p99 < 1s where colour = red")
+
+
+def test_a_candidate_that_is_shown_to_be_slower_is_never_promoted() -> None:
+    """The same tail, a median 30 % higher: 100 of 2,000 requests take 500 ms in both."""
+
+    def run(typical_ms: float) -> Measured:
+        typical = typical_ms * rng(3).uniform(0.9, 1.1, 1900)
+        waits = rng(4).permutation([*typical, *[500.0] * 100])
+        return measured(list(waits), e2e_ms=list(waits + 400.0))
+
+    before = run(100.0)
+    for typical_ms, expected in ((130.0, Action.ROLL_BACK), (100.0, Action.PROMOTE), (105.0, Action.HOLD)):
+        after = run(typical_ms)
+        differences = compare(before, after, paced=True, paired=True)
+        assert decide(after, Verdict.PASS, 1.0, differences).action is expected
+    assert decide(before, Verdict.PASS, 1.0, [], ["ttft p99, ms"]).action is Action.HOLD

@@ -187,6 +187,22 @@ def test_a_buffering_proxy_is_noticed_for_the_run() -> None:
     assert notices(summarise(measured([400.0] * 10))) == []
 
 
+@pytest.mark.parametrize(("bound", "expected"), [("20ms", "PASS"), ("5ms", "INCONCLUSIVE"), ("2ms", "FAIL")])
+def test_a_time_per_token_through_a_buffer_passes_only_with_the_earliest_first_token(bound: str, expected: str) -> None:
+    """32 tokens, the first read after 122 ms and the last after 190: 2.2 ms a token, or 6.1 from the request on."""
+    held = measured(
+        [122.0] * 2000,
+        tpot_ms=[68.0 / 31] * 2000,
+        last_token_at_ns=[EPOCH_NS + round(index * 10 * MS) + 190 * MS for index in range(2000)],
+        output_tokens=[32] * 2000,
+        warnings=["buffered_in_parts"] * 2000,
+    )
+    found = verdict(f"tpot p50 < {bound}", held)
+    assert found.verdict == expected
+    assert ("proxy_buffering off" in found.reason) is (expected == "INCONCLUSIVE")
+    assert notices(summarise(held))[0].startswith("100% of the answers arrived in a few reads")
+
+
 def test_a_throughput_rule_uses_the_load_window() -> None:
     """100 tokens every 10 ms is 10,000 a second."""
     held = measured([5.0] * 1000, e2e_ms=[10.0] * 1000)
