@@ -7,6 +7,7 @@ from xml.etree import ElementTree as ET
 from surgeproof.errors import ConfigError
 from surgeproof.records import Verdict
 from surgeproof.results import RunResult
+from surgeproof.slo.failures import failure_lines
 from surgeproof.slo.wording import (
     BOARD,
     STEPS,
@@ -57,6 +58,8 @@ def as_junit(result: RunResult) -> str:
             ET.SubElement(case, kind).text = _legal(reason)
         elif kind:
             ET.SubElement(case, kind, type=word, message=_legal(reason))
+    told = [*figure_lines(result.summary), *failure_lines(result.summary.failures), *notices(result.summary)]
+    ET.SubElement(suite, "system-out").text = _legal("\n".join(told))
     ET.indent(suite)
     return f'<?xml version="1.0" encoding="utf-8"?>\n{ET.tostring(suite, encoding="unicode")}\n'
 
@@ -89,6 +92,7 @@ def as_markdown(result: RunResult) -> str:
             if v.verdict is not Verdict.PASS
         ]
     lines += [f"- client audit, {_cell(line)}" for line in breach_lines(result.audit, voided=result.voided)]
+    lines += [f"- failed: {_cell(line)}" for line in failure_lines(result.summary.failures)]
     lines += [f"- {_cell(line)}" for line in (cap_line(result.audit), *notices(result.summary)) if line]
     return "\n".join(lines).rstrip() + "\n"
 

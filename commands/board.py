@@ -8,6 +8,7 @@ from rich.text import Text
 from surgeproof.commands.terminal import new_console
 from surgeproof.records import Verdict
 from surgeproof.results import Audit, RuleVerdict, RunResult, Summary
+from surgeproof.slo.failures import failure_lines
 from surgeproof.slo.wording import (
     BOARD,
     STEPS,
@@ -41,13 +42,18 @@ def print_result(result: RunResult, console: Console | None = None) -> None:
     """Print the result of a run."""
     console = console or new_console()
     _print_measured(result, console)
+    print_verdict(result, console)
+
+
+def print_verdict(result: RunResult, console: Console | None = None) -> None:
+    """The verdict alone."""
     verdict = str(result.verdict) if result.verdict else "no objectives"
     text = Text.assemble(
         f"{result.title}: ",
         (verdict, f"bold {_COLOURS.get(verdict, 'default')}"),
         f" (exit {result.exit_code})",
     )
-    console.print(text)
+    (console or new_console()).print(text)
 
 
 def _print_measured(result: RunResult, console: Console) -> None:
@@ -64,6 +70,8 @@ def print_figures(summary: Summary, console: Console) -> None:
     console.print(step_table(summary) if summary.is_ladder else latency_table(summary))
     for line in figure_lines(summary):
         console.print(line, highlight=False)
+    for line in failure_lines(summary.failures):
+        console.print(f"Failed: {line}", style="red", highlight=False)
     for notice in notices(summary):
         console.print(f"Notice: {notice}", style="yellow")
 

@@ -25,7 +25,7 @@ def demo(duration: str, db: str) -> None:
     overrides = {"load.duration_s": parse_duration_s(duration, "--duration")}
     with SimProcess() as sim:
         scenario = load_scenario(DEMO_SCENARIO, overrides | {"target.base_url": sim.base_url})
-        code = run_and_show(scenario, secrets_of(None, ()), db, DEMO_SCENARIO, as_json=False).exit_code
+        code = run_and_show(scenario, secrets_of(None, ()), db, DEMO_SCENARIO).exit_code
     judged = code in (ExitCode.PASS, ExitCode.FAIL, ExitCode.INCONCLUSIVE, ExitCode.INVALID)
     program = "surgeproof" if shutil.which("surgeproof") else sys.argv[0]
     click.echo(

@@ -15,4 +15,4 @@ def locust(arguments: tuple[str, ...]) -> None:
 
     locustfile = Path(loadgen.__file__).with_name("locustfile.py")
     # Locust patches the process that imports it, so it gets this one for itself.
-    os.execv(sys.executable, [sys.executable, "-m", "locust", "-f", str(locustfile), *arguments])  # noqa: S606
+    os.execv(sys.executable, [sys.executable, "-P", "-m", "locust", "-f", str(locustfile), *arguments])  # noqa: S606

@@ -1,5 +1,6 @@
 """Options that several commands share, and what they mean."""
 
+import json
 import math
 import os
 from pathlib import Path
@@ -70,6 +71,60 @@ def secret_options(command: Any) -> Any:
         "--header", "headers", multiple=True, type=Pairs(), help="Header K=V; K= drops ours; repeatable."
     )(command)
     return click.option("--api-key", help="API key (bearer token); prefer the variable OPENAI_API_KEY.")(command)
+
+
+class JsonFields(click.ParamType[JsonObject]):
+    """A JSON object."""
+
+    name = "json"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> JsonObject:
+        """Read it; a value that is already read is returned unchanged."""
+        try:
+            fields = value if isinstance(value, dict) else json.loads(value)
+        except (ValueError, RecursionError):
+            fields = None
+        if not isinstance(fields, dict):
+            self.fail('must be a JSON object such as {"top_k": 1}', param, ctx)
+        return fields
+
+
+class Temperature(Number):
+    """A temperature, or `none` to leave the field out."""
+
+    name = "number|none"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> Any:
+        """Keep the word none."""
+        return "none" if str(value).strip().lower() == "none" else super().convert(value, param, ctx)
+
+
+def request_options(command: Any) -> Any:
+    """Fields of each request's body."""
+    for option in (
+        click.option("--extra-body", type=JsonFields(), help="More fields of each request, as a JSON object."),
+        click.option("--ignore-eos", is_flag=True, help="Ask the server for full output lengths (vLLM)."),
+        click.option(
+            "--temperature", type=Temperature(0), help="Temperature of each request; default 0; none leaves it out."
+        ),
+        click.option(
+            "--max-tokens-field",
+            type=click.Choice(["max_tokens", "max_completion_tokens"]),
+            help="Name of the field with the output length; default max_tokens.",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+def request_fields(flags: JsonObject) -> JsonObject:
+    """The scenario's keys below `target` from the flags of `request_options`; those that were given."""
+    fields = {
+        name: flags[name] for name in ("max_tokens_field", "temperature", "extra_body") if flags[name] is not None
+    }
+    if fields.get("temperature") == "none":
+        fields["temperature"] = None
+    return fields | ({"ignore_eos": True} if flags["ignore_eos"] else {})
 
 
 def report_options(command: Any) -> Any:

@@ -5,7 +5,15 @@ from typing import Any
 
 import click
 
-from surgeproof.commands.options import json_option, secret_options, secrets_of, tls_of, tls_options
+from surgeproof.commands.options import (
+    json_option,
+    request_fields,
+    request_options,
+    secret_options,
+    secrets_of,
+    tls_of,
+    tls_options,
+)
 from surgeproof.errors import ConfigError
 from surgeproof.exit_codes import ExitCode
 from surgeproof.outcomes import Outcome
@@ -18,6 +26,7 @@ from surgeproof.outcomes import Outcome
 @click.option("--max-tokens", default=64, show_default=True)
 @click.option("--endpoint", type=click.Choice(["chat", "completions"]), default="chat", show_default=True)
 @click.option("--timeout", default="60s", show_default=True, help="Limit to connect, to first token, between reads.")
+@request_options
 @tls_options
 @secret_options
 @json_option
@@ -31,7 +40,7 @@ def probe(
     api_key: str | None,
     headers: tuple[tuple[str, str], ...],
     as_json: bool,
-    **tls: Any,
+    **flags: Any,
 ) -> None:
     """Send one request and show its timeline. Exit code 0 if it was answered, otherwise 3."""
     import json
@@ -49,13 +58,16 @@ def probe(
             "base_url": base_url,
             "model": model,
             "endpoint": endpoint,
-            "tls": tls_of(tls) or {},
+            "tls": tls_of(flags) or {},
             "timeouts": {"connect_s": limit, "read_s": limit, "first_token_s": limit},
-        }
+        },
+        request_fields(flags),
     )
     secrets = secrets_of(api_key, headers)
     if model is None:
         checked = check_endpoint(target, secrets)
+        for note in checked.notes:
+            click.echo(f"Note: {note}", err=True)
         result = send(target, checked.base_url, checked.model, prompt, max_tokens, secrets)
     else:
         result = send(target, base_url_of(target), model, prompt, max_tokens, secrets)

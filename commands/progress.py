@@ -9,6 +9,7 @@ from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as RichProgress
 
 from surgeproof.commands.terminal import new_console
+from surgeproof.outcomes import Outcome
 from surgeproof.records import StreamRecord
 from surgeproof.runs.collect import RunInProgress
 
@@ -35,7 +36,9 @@ class Progress:
         )
         self._task: Any = None
         self._done = self._failed = 0
-        self._line_at = time.monotonic()
+        self._total: int | None = None
+        self._length_s: float | None = None
+        self._began_at = self._line_at = time.monotonic()
 
     def __enter__(self) -> "Progress":
         self._bar.start()
@@ -54,9 +57,12 @@ class Progress:
         if run.spec.scenario.closed_loop:
             length = f"{load.duration_s:g} s" if load.duration_s else f"{load.num_prompts} requests"
             steps = ", ".join(map(str, load.concurrency))
-            what, total = f"closed loop of {steps} users, {length} per step", None
+            what = f"closed loop of {steps} users, {length} per step"
+            self._total = load.num_prompts and load.num_prompts * len(load.concurrency)
+            self._length_s = load.duration_s and load.duration_s * len(load.concurrency)
         else:
-            what, total = f"{count} requests over {run.plan.span_s:.1f} s", count
+            what = f"{count} requests over {run.plan.span_s:.1f} s"
+            self._total, self._length_s = count, run.plan.span_s
         uid, digest = run.spec.uid[:8], run.plan.digest[:12]
         self._print(
             f"Run {run.run_id} ({uid}): {what} to {run.spec.model} at {run.spec.base_url}; "
@@ -64,16 +70,29 @@ class Progress:
         )
         for note in notes:
             self._print(f"Note: {note}")
-        self._task = self._bar.add_task("Sending", total=total, of=total or "?", failed=0)
+        self._began_at = self._line_at = time.monotonic()
+        self._task = self._bar.add_task("Sending", total=self._total, of=self._total or "?", failed=0)
 
     def advance(self, fresh: list[StreamRecord]) -> None:
         """Count new records."""
-        self._done += len(fresh)
-        self._failed += sum(not record.ok for record in fresh)
+        tried = [record for record in fresh if record.outcome not in (Outcome.NOT_SENT, Outcome.CANCELLED)]
+        self._done += len(tried)
+        self._failed += sum(not record.ok for record in tried)
         self._show(self._bar.update, self._task, completed=self._done, failed=self._failed)
         if not self._console.is_terminal and time.monotonic() - self._line_at > _LINE_EVERY_S:
             self._line_at = time.monotonic()
-            self._print(f"{self._done} requests completed, {self._failed} failed")
+            self._print(self._line(time.monotonic() - self._began_at))
+
+    def _line(self, elapsed_s: float) -> str:
+        """One line of a log: how far the run is, by requests or else by time."""
+        shares = [
+            reached / whole for reached, whole in ((self._done, self._total), (elapsed_s, self._length_s)) if whole
+        ]
+        done = f"{min(1.0, shares[0]):4.0%}  " if shares else ""
+        of = f" of {self._total}" if self._total else ""
+        length = f" of {self._length_s:.0f}" if self._length_s else ""
+        clock = time.strftime("%H:%M:%S")
+        return f"{clock}  {done}{self._done}{of} requests, {self._failed} failed, {elapsed_s:.0f}{length} s"
 
     def _print(self, text: str) -> None:
         self._show(self._console.print, text, highlight=False, soft_wrap=True)

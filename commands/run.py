@@ -1,6 +1,7 @@
 """`surgeproof run`: flags in vLLM's spelling over a scenario file."""
 
 import sys
+from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,8 @@ from surgeproof.commands.options import (
     json_option,
     parse_class_weights,
     report_options,
+    request_fields,
+    request_options,
     secret_options,
     secrets_of,
     tls_of,
@@ -29,8 +32,22 @@ if TYPE_CHECKING:
     from surgeproof.scenario import Scenario
 
 
+class Shown(Enum):
+    """What is printed of a run."""
+
+    ALL = "all"
+    VERDICT = "verdict"
+    JSON = "json"
+
+    @classmethod
+    def of(cls, *, as_json: bool, quiet: bool) -> "Shown":
+        """By the flags; JSON comes first."""
+        return cls.JSON if as_json else cls.VERDICT if quiet else cls.ALL
+
+
 @click.command()
 @click.argument("arguments", nargs=-1, metavar="[SCENARIO]")
+@click.option("--name", help="Name of the run, by which 'baseline' finds earlier ones. Default: the file's.")
 @click.option("--base-url", help="Base URL, as for OpenAI clients: http://HOST:PORT/v1.")
 @click.option("--model", help="Model name. Default: the first that the endpoint lists.")
 @click.option("--endpoint", type=click.Choice(["chat", "completions"]))
@@ -76,7 +93,6 @@ if TYPE_CHECKING:
     help="Run R times with seeds SEED, SEED+1, .. and judge the runs together.",
 )
 @click.option("--seed", type=int, help="Random seed of arrivals, lengths, classes and prompts.")
-@click.option("--ignore-eos", is_flag=True, help="Ask the server for full output lengths (vLLM).")
 @click.option("--tokenizer", type=click.Path(), help="tokenizer.json for exact prompt lengths.")
 @click.option("--words-per-token", type=float, help="Words per token to assume without --tokenizer.")
 @click.option("--prompt-salt", help="Words that prompts are made from; default: other prompts in each run.")
@@ -89,17 +105,26 @@ if TYPE_CHECKING:
 @click.option("--read-timeout", help="Longest time between two reads; default 120s.")
 @click.option("--first-token-timeout", help="Longest wait for the first token; default none.")
 @click.option("--total-timeout", help="Longest time of a request; default none.")
+@click.option(
+    "--abort-after",
+    type=click.IntRange(min=0),
+    metavar="N",
+    help="Stop if none of the first N requests is answered; 0 never. Default: 20, of HTTP 401, 403 and 404 only.",
+)
 @click.option("--allow-long", is_flag=True, help="Allow a plan of more than a day.")
 @click.option("--metadata", multiple=True, type=Pairs(), help="Tag the run with KEY=VALUE; repeatable.")
+@request_options
 @tls_options
 @secret_options
 @db_option
 @json_option
+@click.option("--quiet", is_flag=True, help="Print the verdict only.")
 @report_options
 def run(
     arguments: tuple[str, ...],
     db: str,
     as_json: bool,
+    quiet: bool,
     api_key: str | None,
     headers: tuple[tuple[str, str], ...],
     junit: Path | None,
@@ -120,16 +145,16 @@ def run(
     scenario = load_scenario(path, _overrides(flags))
     secrets = secrets_of(api_key, headers)
     if repeat > 1:
-        result = _repeat(scenario, secrets, db, path, repeat, as_json=as_json)
+        result = _repeat(scenario, secrets, db, path, repeat, Shown.of(as_json=as_json, quiet=quiet))
     else:
-        result = run_and_show(scenario, secrets, db, path, as_json=as_json)
+        result = run_and_show(scenario, secrets, db, path, Shown.of(as_json=as_json, quiet=quiet))
     if junit or markdown:
         write_reports_or_say(result, junit, markdown)
     sys.exit(result.exit_code)
 
 
 def _repeat(
-    scenario: "Scenario", secrets: "Secrets", db: str, path: Path | None, repeat: int, *, as_json: bool
+    scenario: "Scenario", secrets: "Secrets", db: str, path: Path | None, repeat: int, shown: Shown
 ) -> "RunResult":
     """Execute a scenario several times with seeds of their own, judge the runs together, print and return that."""
     import json
@@ -138,46 +163,54 @@ def _repeat(
 
     from surgeproof.ci.gate import gate
     from surgeproof.ci.json_output import result_document
-    from surgeproof.commands.board import print_result
+    from surgeproof.commands.board import print_result, print_verdict
     from surgeproof.exit_codes import ExitCode
     from surgeproof.slo.wording import counts_line
 
     done: list[int] = []
     for number in range(repeat):
         load = structs.replace(scenario.load, seed=scenario.load.seed + number, repetition=(number, repeat))
-        if not as_json:
+        if shown is Shown.ALL:
             click.echo(f"Repetition {number + 1} of {repeat}", err=True)
-        result = _execute(structs.replace(scenario, load=load), secrets, db, path, quiet=as_json)
+        result = _execute(structs.replace(scenario, load=load), secrets, db, path, shown)
         done.append(result.run_id)
-        if not as_json:
+        if shown is Shown.ALL:
             click.echo(f"{result.title}: {result.verdict or 'no objectives'}; {counts_line(result.summary)}", err=True)
         if result.exit_code > ExitCode.INVALID:
             click.echo(f"Interrupted; {number} of {repeat} repetitions are complete", err=True)
             return result
     together = gate(db, done, None)
-    if as_json:
+    if shown is Shown.JSON:
         click.echo(json.dumps(result_document(together), allow_nan=False))
+    elif shown is Shown.VERDICT:
+        print_verdict(together)
     else:
         print_result(together)
         click.echo(f"Stored in {shown_url(db)}; judge them again with: surgeproof gate {' '.join(map(str, done))}")
     return together
 
 
-def _execute(scenario: "Scenario", secrets: "Secrets", db: str, path: Path | None, *, quiet: bool) -> "RunResult":
+def _execute(scenario: "Scenario", secrets: "Secrets", db: str, path: Path | None, shown: Shown) -> "RunResult":
     from surgeproof.runs.locust_process import LocustProcess
 
     locust = LocustProcess(scenario, secrets, db)
     try:
-        return _run_with_progress(locust, scenario, secrets, db, path, quiet=quiet)
+        return _run_with_progress(locust, scenario, secrets, db, path, quiet=shown is not Shown.ALL)
     except BaseException:
         locust.abandon()
         raise
 
 
-def run_and_show(scenario: "Scenario", secrets: "Secrets", db: str, path: Path | None, *, as_json: bool) -> "RunResult":
+def run_and_show(
+    scenario: "Scenario", secrets: "Secrets", db: str, path: Path | None, shown: Shown = Shown.ALL
+) -> "RunResult":
     """Execute a run, print its result and return it."""
-    result = _execute(scenario, secrets, db, path, quiet=as_json)
-    if as_json:
+    result = _execute(scenario, secrets, db, path, shown)
+    if shown is Shown.VERDICT:
+        from surgeproof.commands.board import print_verdict
+
+        print_verdict(result)
+    elif shown is Shown.JSON:
         import json
 
         from surgeproof.ci.json_output import run_document
@@ -225,7 +258,7 @@ def _overrides(flags: JsonObject) -> JsonObject:
     for name in (
         "trace", "trace_unit", "trace_columns", "profile", "arrivals", "burstiness", "max_concurrency", "num_prompts",
         "input_len", "output_len", "speedup", "scale", "turns", "limit", "num_warmups", "seed", "tokenizer",
-        "words_per_token", "prompt_salt",
+        "words_per_token", "prompt_salt", "abort_after",
     ):  # fmt: skip
         out[f"load.{name}"] = flags[name]
     for name in ("duration", "warmup", "drain"):
@@ -233,7 +266,6 @@ def _overrides(flags: JsonObject) -> JsonObject:
             out[f"load.{name}_s"] = parse_duration_s(flags[name], f"--{name}")
     for name in ("skip_invalid", "keep_clock_grid", "allow_long"):
         out[f"load.{name}"] = flags[name] or None
-    out["target.ignore_eos"] = flags["ignore_eos"] or None
     out["target.reuse_connections"] = False if flags["cold_connections"] else None
     timeouts = {
         f"{name}_s": parse_duration_s(flags[f"{name}_timeout"], f"--{name}-timeout".replace("_", "-"))
@@ -246,12 +278,14 @@ def _overrides(flags: JsonObject) -> JsonObject:
     out["load.concurrency"] = _numbers(flags["concurrency"], "--concurrency", int)
     out["load.classes"] = parse_class_weights(flags["classes"]) if flags["classes"] is not None else None
     out["load.window_s"] = _numbers(flags["window"], "--window", float)
+    out["name"] = flags["name"]
     out["processes"] = flags["processes"]
     out["gpu_agents"] = list(flags["gpu_agents"]) or None
     out["goodput"] = _goodput(flags["goodput"]) or None
     out["slo"] = load_slo(flags["slo"]) if flags["slo"] else None
     out["metadata"] = dict(flags["metadata"]) or None
-    return {key: value for key, value in out.items() if value is not None}
+    given = {key: value for key, value in out.items() if value is not None}
+    return given | {f"target.{key}": value for key, value in request_fields(flags).items()}
 
 
 def _rate(text: str | None) -> float | None:

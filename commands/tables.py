@@ -9,6 +9,7 @@ from surgeproof.commands.board import audit_lines, print_board, print_figures, p
 from surgeproof.commands.terminal import new_console
 from surgeproof.loadgen.probe import ProbeResult
 from surgeproof.results import Audit, Budget, DispatchLine, Run, RunHead
+from surgeproof.slo.failures import way_out
 from surgeproof.slo.wording import when
 from surgeproof.traces.goodness import Goodness
 from surgeproof.traces.inspection import TraceFacts
@@ -18,7 +19,7 @@ def print_runs(heads: list[RunHead]) -> None:
     """One row per run."""
     table = Table(show_edge=False)
     for name in ("run", "started (UTC)", "name", "state", "verdict", "model", "endpoint", "tags"):
-        table.add_column(name)
+        table.add_column(name, overflow="fold", no_wrap=name in ("run", "state", "verdict"))
     for run in heads:
         tags = " ".join(f"{key}={value}" for key, value in run.metadata.items())
         table.add_row(
@@ -160,6 +161,8 @@ def print_probe(result: ProbeResult) -> None:
     console.print(f"{result.outcome}{status}", style="green" if result.outcome == "ok" else "red")
     if result.error:
         console.print(result.error, highlight=False)
+    if result.outcome != "ok" and (remedy := way_out(result.outcome, result.error or "")):
+        console.print(f"What may help: {remedy}", style="yellow", highlight=False)
     table = Table(show_header=False, show_edge=False)
     table.add_column(justify="right")
     table.add_column()

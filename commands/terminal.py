@@ -24,6 +24,10 @@ def printable(text: str) -> str:
     )
 
 
+def _digits(text: str) -> str:
+    return text if text.isascii() and text.isdigit() else "0"
+
+
 class PlainConsole(Console):
     """A console on which a text means itself: neither markup nor control characters."""
 
@@ -34,5 +38,5 @@ class PlainConsole(Console):
 
 def new_console(*, stderr: bool = False, quiet: bool = False) -> Console:
     """As wide as the terminal; in a pipeline without COLUMNS, wide enough for whole cells."""
-    width_known = stderr or sys.stdout.isatty() or "COLUMNS" in os.environ
+    width_known = stderr or sys.stdout.isatty() or int(_digits(os.environ.get("COLUMNS", ""))) > 0
     return PlainConsole(width=None if width_known else _PIPED_COLUMNS, stderr=stderr, quiet=quiet)

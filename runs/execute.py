@@ -14,6 +14,7 @@ from surgeproof.records import RunState, StreamRecord
 from surgeproof.redaction import shown_url
 from surgeproof.results import RunResult
 from surgeproof.runs.collect import RunInProgress
+from surgeproof.runs.early_stop import EarlyStop
 from surgeproof.runs.judge import complete_run
 from surgeproof.runs.locust_process import LocustProcess
 from surgeproof.runs.prepare import begin_run
@@ -52,6 +53,7 @@ def run_scenario(
         SurgeproofError: the run could not be begun or completed.
     """
     stopped: list[int] = []
+    given_up: list[str] = []
     # Before anything is sent, a signal ends the command wherever it is, such as in a name server that does not answer.
     previous = {number: signal.signal(number, _stop_at_once) for number in _STOP_SIGNALS}
     retry = StoreRetry(on_notice)
@@ -62,10 +64,21 @@ def run_scenario(
         on_begin(run, notes)
         locust.release()
         _yield_to_workers()
-        _follow(locust, stopped, lambda: on_progress(retry.attempt(run.collect) or []))
+        early_stop = EarlyStop(scenario.load.abort_after)
+
+        def collect() -> None:
+            records = retry.attempt(run.collect) or []
+            on_progress(records)
+            if reason := early_stop.take(records):
+                on_notice(reason)
+                given_up.append(reason)
+
+        _follow(locust, lambda: bool(stopped or given_up), collect)
         locust.end()
         if stopped:
             return _complete(run, retry, stopped, RunState.INTERRUPTED, 128 + stopped[0])
+        if given_up:
+            return _complete(run, retry, stopped, RunState.INTERRUPTED, None)
         if locust.exit_code() != 0:
             _complete(run, retry, stopped, RunState.BROKEN, ExitCode.INVALID)
             raise RunBrokenError(f"the load generator exited with code {locust.exit_code()}:\n{locust.log_tail()}")
@@ -101,19 +114,15 @@ def _yield_to_workers() -> None:
         os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
 
 
-def _follow(
-    locust: LocustProcess,
-    stopped: list[int],
-    collect: Callable[[], None],
-) -> None:
+def _follow(locust: LocustProcess, is_stopped: Callable[[], bool], collect: Callable[[], None]) -> None:
     """Store and show new records until Locust ends, or until the interrupt grace period ends."""
     deadline: float | None = None
     while locust.exit_code() is None:
         collect()
-        if stopped and deadline is None:
+        if is_stopped() and deadline is None:
             deadline = time.monotonic() + _INTERRUPT_TIMEOUT_S
             locust.interrupt()
         if deadline is not None and time.monotonic() > deadline:
             return
-        time.sleep(_POLL_STOPPING_S if stopped else _POLL_S)
+        time.sleep(_POLL_STOPPING_S if deadline is not None else _POLL_S)
     collect()

@@ -16,11 +16,12 @@ from surgeproof.runs.collect import RunInProgress
 from surgeproof.runs.gpu_summary import gpu_summary
 from surgeproof.runs.stored import ended_run, measured_run, same_load, usable_gpu_samples
 from surgeproof.slo.burn import budgets
+from surgeproof.slo.failures import FailureCount, failures_of, together
 from surgeproof.slo.measured import Measured
 from surgeproof.slo.rules import parse_objectives
 from surgeproof.slo.summary import summarise
 from surgeproof.slo.verdict import judge, overall
-from surgeproof.storage.queries import health_samples
+from surgeproof.storage.queries import failure_counts, health_samples
 from surgeproof.storage.store import open_engine
 
 Ints = npt.NDArray[np.int64]
@@ -86,6 +87,8 @@ def _summary(run: RunInProgress, measured: Measured) -> Summary:
     reports, samples = run.gpus.report(), usable_gpu_samples(run.store.engine, run.run_id)
     if reports or samples:
         summary = structs.replace(summary, gpus=gpu_summary(measured, samples, reports))
+    failures = failures_of(FailureCount(*row) for row in failure_counts(run.store.engine, run.run_id))
+    summary = structs.replace(summary, failures=failures)
     if not scenario.closed_loop:
         lines = dispatch_lines(run.plan, measured.columns, run.objectives.tightest_ms)
         summary = structs.replace(summary, dispatch=tuple(lines))
@@ -117,6 +120,7 @@ def judge_stored(db_url: str, run_ids: Sequence[int], slo: Mapping[str, tuple[st
     else:
         measured = Measured.together(each)
         audit, summary = _joined(runs, audits), summarise(measured, first.scenario.goodput)
+        summary = structs.replace(summary, failures=together(run.summary.failures for run in runs if run.summary))
     assert summary is not None, "an ended run has a summary"
     verdicts = judge(measured, objectives, audit)
     verdict = overall(measured, verdicts, audit)

@@ -50,7 +50,7 @@ class LocustProcess:
         self.run_dir = make_run_dir(db_url)
         self._log: Any = tempfile.TemporaryFile(prefix="surgeproof-locust-")  # noqa: SIM115
         locustfile = Path(loadgen.__file__).with_name("locustfile.py")
-        command = [sys.executable, "-m", "locust", "-f", str(locustfile), "--headless", "--only-summary"]
+        command = [sys.executable, "-P", "-m", "locust", "-f", str(locustfile), "--headless", "--only-summary"]
         command += ["--loglevel", "WARNING", "--exit-code-on-error", "0"]
         if scenario.processes > 1:
             # A free port: workers must not connect to the master of another run on this host.
@@ -127,6 +127,10 @@ def _environment_of_child(run_dir: Path) -> dict[str, str]:
         for name, value in os.environ.items()
         if not name.startswith(_FOREIGN_PREFIXES) and name != "OPENAI_API_KEY"
     }
+    key_log = ours.get("SSLKEYLOGFILE")
+    if key_log and not os.access(key_log if Path(key_log).exists() else Path(key_log).absolute().parent, os.W_OK):
+        # Libraries that Locust imports open it, and fail.
+        del ours["SSLKEYLOGFILE"]
     return ours | {"HOME": str(run_dir)}
 
 

@@ -9,7 +9,7 @@ import sqlalchemy as sa
 
 from surgeproof.columns import RecordColumns
 from surgeproof.errors import StoreError, UsageError
-from surgeproof.records import GpuSample, HealthSample, RunState, Verdict
+from surgeproof.records import GpuSample, HealthSample, Phase, RunState, Verdict
 from surgeproof.results import Interval, PlanFacts, RuleVerdict, Run, RunHead
 from surgeproof.storage import tables
 from surgeproof.storage.store import translated_errors
@@ -132,6 +132,21 @@ def first_record(engine: sa.Engine, run_id: int) -> tuple[int, int] | None:
     with translated_errors("read", engine), engine.connect() as connection:
         row = connection.execute(query.order_by(record.plan_index).limit(1)).first()
     return None if row is None else (int(row[0]), int(row[1]))
+
+
+def failure_counts(engine: sa.Engine, run_id: int, limit: int = 20_000) -> list[tuple[str, str, str | None, int]]:
+    """Class, outcome and sentence of the main phase's failed requests with their number, the commonest first."""
+    record = tables.records.c
+    columns = (record.request_class, record.outcome, record.error)
+    query = (
+        sa.select(*columns, sa.func.count())
+        .where((record.run_id == run_id) & (record.phase == Phase.MAIN) & record.outcome.startswith("error"))
+        .group_by(*columns)
+        .order_by(sa.func.count().desc())
+        .limit(limit)
+    )
+    with translated_errors("read", engine), engine.connect() as connection:
+        return [(row[0], row[1], row[2], int(row[3])) for row in connection.execute(query)]
 
 
 def gap_rows(engine: sa.Engine, run_id: int) -> list[tuple[str, int, bytes]]:

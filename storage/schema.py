@@ -1,8 +1,10 @@
 """Creates a new database's schema, upgrades an older one, and refuses a newer one."""
 
+import re
+
 import sqlalchemy as sa
 
-from surgeproof.errors import StoreError
+from surgeproof.errors import DatabaseUnusableError
 from surgeproof.redaction import shown_url
 from surgeproof.storage import tables
 
@@ -12,20 +14,36 @@ _FIRST = "0101"
 _MIGRATIONS = "surgeproof.storage:migrations"
 
 
-def ensure_schema(engine: sa.Engine) -> None:
+def ensure_schema(engine: sa.Engine, *, create: bool) -> None:
     """Bring the database to `HEAD`.
 
+    Args:
+        engine: the database.
+        create: make the schema in an empty database; off for commands that only read.
+
     Raises:
-        StoreError: it was written by a newer version, or by one before the first release.
+        DatabaseUnusableError: it is empty and must not be changed, is another program's, or was written by a newer
+            version or by one before the first release.
     """
     with engine.connect() as connection:
-        revision = _revision(connection)
+        revision, names = _revision(connection), set(sa.inspect(connection).get_table_names())
     if revision == HEAD:
         return
+    is_ours = revision is not None and re.fullmatch(r"\d{4}", revision) and "records" in names
+    # In PostgreSQL, programs may share a database; a file belongs to one.
+    if not is_ours and (revision is not None or (names and engine.dialect.name == "sqlite")):
+        raise DatabaseUnusableError(
+            f"database {_shown(engine)} holds the tables of another program ({', '.join(sorted(names)[:5])}): "
+            "give another one with --db"
+        )
     if revision is None:
+        if not create:
+            raise DatabaseUnusableError(
+                f"database {_shown(engine)} holds no runs: run a load test first, or give another one with --db"
+            )
         _create(engine)
     elif revision < _FIRST:
-        raise StoreError(
+        raise DatabaseUnusableError(
             f"database {_shown(engine)} has schema {revision}, written by a version before 0.1.0: "
             "save its runs with that version (runs export) and load them here (runs import), "
             "or give another database with --db"
@@ -33,7 +51,7 @@ def ensure_schema(engine: sa.Engine) -> None:
     elif revision < HEAD:
         _upgrade(engine)
     else:
-        raise StoreError(
+        raise DatabaseUnusableError(
             f"database {_shown(engine)} has schema {revision}, written by a newer Surgeproof; this version supports "
             f"{HEAD}: upgrade Surgeproof, or give another database with --db"
         )

@@ -17,7 +17,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from surgeproof.columns import RecordColumns
-from surgeproof.errors import ConfigError, StoreError, UsageError
+from surgeproof.errors import ConfigError, DatabaseUnusableError, StoreError, UsageError
 from surgeproof.outcomes import Outcome
 from surgeproof.records import GpuSample, HealthSample, RunState, StreamRecord
 from surgeproof.redaction import Redactor, secrets_of_url, shown_url
@@ -40,11 +40,12 @@ def open_engine(url: str, *, create: bool = True) -> sa.Engine:
 
     Args:
         url: SQLAlchemy URL.
-        create: make a missing file; off for commands that only read.
+        create: make a missing file and the schema; off for commands that only read, which change nothing but an older
+            schema of ours.
 
     Raises:
         ConfigError: there is no such database, or the URL cannot be used.
-        StoreError: it cannot be opened, or was written by a newer version.
+        DatabaseUnusableError: it cannot be opened, is another program's, or was written by a newer version.
     """
     path = sqlite_path(url)
     if path is not None and not create and not path.exists():
@@ -61,12 +62,16 @@ def open_engine(url: str, *, create: bool = True) -> sa.Engine:
             # Queries are rare: a pool would keep connections of a shared server busy for nothing.
             engine = sa.create_engine(url, poolclass=sa.NullPool)
     except (sa.exc.ArgumentError, sa.exc.NoSuchModuleError, ModuleNotFoundError) as exc:
-        hint = "; install surgeproof[postgres]" if isinstance(exc, ModuleNotFoundError) else ""
+        is_postgres = url.startswith("postgresql") and isinstance(exc, ModuleNotFoundError)
+        hint = "; install surgeproof[postgres]" if is_postgres else "; write sqlite:///FILE or postgresql://HOST/NAME"
         raise ConfigError(f"database URL {shown_url(url)!r} cannot be used: {exc}{hint}") from exc
-    if path is not None:
+    if path is not None and create:
         sa.event.listen(engine, "connect", _tune_sqlite)
-    with translated_errors("open", engine):
-        ensure_schema(engine)
+    try:
+        with translated_errors("open", engine):
+            ensure_schema(engine, create=create)
+    except StoreError as exc:
+        raise DatabaseUnusableError(str(exc)) from exc
     return engine
 
 

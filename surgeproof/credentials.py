@@ -25,7 +25,10 @@ class Secrets(msgspec.Struct, frozen=True):
         if key:
             headers["Authorization"] = f"Bearer {key.strip()}"
         if inherited := environ.get(_HEADERS_VARIABLE):
-            headers |= msgspec.json.decode(inherited, type=dict[str, str])
+            try:
+                headers |= msgspec.json.decode(inherited, type=dict[str, str])
+            except msgspec.DecodeError as exc:
+                raise ConfigError(f"{_HEADERS_VARIABLE} is not a JSON object of texts") from exc
         return check_headers(headers)
 
     def to_environment(self) -> dict[str, str]:

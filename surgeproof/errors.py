@@ -8,6 +8,7 @@
     │   └── EndpointError              unreachable, refuses the request, or has no such model
     ├── InterruptedEarlyError     128+n  signal n came before anything was sent
     ├── StoreError                  5  the database cannot be read or written
+    │   └── DatabaseUnusableError   2  it cannot be opened, or is not ours: nothing was done
     └── RunBrokenError              5  the run could not be completed
 
 Errors of the measured endpoint are not exceptions: they are fields of a record.
@@ -60,6 +61,12 @@ class StoreError(SurgeproofError):
     """The database cannot be opened, read or written."""
 
     exit_code = ExitCode.INVALID
+
+
+class DatabaseUnusableError(StoreError):
+    """The database that was named cannot be opened, or is another program's."""
+
+    exit_code = ExitCode.USAGE
 
 
 class RunBrokenError(SurgeproofError):

@@ -23,8 +23,12 @@ def proxy_for(parts: SplitResult) -> SplitResult | None:
     address = proxies.get(variable)
     if not address or _is_excepted(host, parts.port, proxies.get("no", "")):
         return None
-    proxy = urlsplit(address if "//" in address else f"http://{address}")
-    if proxy.scheme != "http" or not proxy.hostname:
+    try:
+        proxy = urlsplit(address if "//" in address else f"http://{address}")
+        is_usable = proxy.scheme == "http" and bool(proxy.hostname) and proxy.port != 0
+    except ValueError as exc:
+        raise ConfigError(f"{variable.upper()}_PROXY is not an address such as http://HOST:PORT: {exc}") from exc
+    if not is_usable:
         raise ConfigError(
             f"{variable.upper()}_PROXY names a {proxy.scheme or 'nameless'} proxy, and only http://HOST:PORT is "
             f"supported: change it, or except the endpoint with NO_PROXY={host}"

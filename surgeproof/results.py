@@ -294,6 +294,20 @@ class Stalls(Struct, frozen=True):
     longest_s: float
 
 
+class Failure(Struct, frozen=True):
+    """Requests that ended with one outcome.
+
+    Attributes:
+        by_class: how many of each request class.
+        said: the commonest sentence of the server, or of the client about it; None where nothing was said.
+    """
+
+    outcome: str
+    count: int
+    by_class: dict[str, int]
+    said: str | None = None
+
+
 class Summary(Struct, frozen=True, kw_only=True):
     """What a run measured.
 
@@ -305,6 +319,7 @@ class Summary(Struct, frozen=True, kw_only=True):
         dispatch: unset for closed loops, which have no schedule.
         closed_loop: whether users waited for their answer before they asked again.
         stalls: None where there was none, or nothing was streamed.
+        failures: by outcome, the commonest first.
     """
 
     records: int
@@ -316,6 +331,7 @@ class Summary(Struct, frozen=True, kw_only=True):
     dispatch: tuple[DispatchLine, ...] | UnsetType = UNSET
     closed_loop: bool = False
     stalls: Stalls | None = None
+    failures: tuple[Failure, ...] = ()
 
     @property
     def is_ladder(self) -> bool:

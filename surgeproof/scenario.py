@@ -105,6 +105,7 @@ class LoadConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     tokenizer: str | None = None
     words_per_token: float = 1.0
     prompt_salt: str | None = None
+    abort_after: int | None = None
 
     @property
     def has_schedule(self) -> bool:

@@ -108,6 +108,10 @@ def _exclusive_keys(load: LoadConfig) -> Iterator[str]:
         yield "load.request_rate: a profile sets the arrival times, so the rate cannot be inf"
     if load.profile is not None and load.arrivals is not None:
         yield "load.arrivals: a profile sets the arrival times; remove one of the two"
+    if load.abort_after is not None and load.abort_after < 0:
+        yield "load.abort_after must be 0 (never) or a number of requests"
+    if len(set(load.concurrency)) < len(load.concurrency):
+        yield "load.concurrency: figures are kept by number of users, so each number is one step only; see --repeat"
     if load.scale is not None and (load.profile is None or load.request_rate is None):
         yield "load.scale: needs both load.request_rate and load.profile"
     if load.turns == "after_response" and load.concurrency:

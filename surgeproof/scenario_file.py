@@ -74,14 +74,18 @@ def load_scenario(path: Path | None, overrides: JsonObject) -> Scenario:
     return _checked(_closed_by_cap(scenario, overrides), place)
 
 
-def load_target(values: JsonObject) -> TargetConfig:
+def load_target(values: JsonObject, fields: JsonObject) -> TargetConfig:
     """A target from flags alone.
+
+    Args:
+        values: by key; None where not given.
+        fields: of the requests, by key; None is a value.
 
     Raises:
         ConfigError: a value has the wrong type.
     """
     given = {key: value for key, value in values.items() if value is not None}
-    return convert_scenario({"target": given}, "flags").target
+    return convert_scenario({"target": given | fields}, "flags").target
 
 
 def convert_scenario(raw: JsonObject, place: str) -> Scenario:

@@ -67,6 +67,13 @@ def test_the_variable_of_the_scheme_comes_before_that_of_all_and_lower_case_befo
     assert proxy_of("http://a/v1") == "proxy-of-all:1"
 
 
+@pytest.mark.parametrize("value", ["http://[::1", "http://h:99999", "h:x"])
+def test_an_address_that_is_none_is_a_sentence(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("http_proxy", value)
+    with pytest.raises(ConfigError, match="HTTP_PROXY is not an address"):
+        proxy_of("http://a.example/v1")
+
+
 def test_another_kind_of_proxy_is_refused_where_it_would_be_used(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ALL_PROXY", "socks5://user:pa55word@127.0.0.1:9")
     monkeypatch.setenv("NO_PROXY", "excepted.example")

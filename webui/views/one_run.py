@@ -4,6 +4,7 @@ import pandas as pd
 import streamlit as st
 
 from surgeproof.results import Audit
+from surgeproof.slo.failures import failure_lines
 from surgeproof.slo.wording import (
     BOARD,
     STEPS,
@@ -45,6 +46,8 @@ if line := cap_line(audit):
     st.warning(line)
 for line in figure_lines(summary):
     st.write(escaped(line))
+for failed in failure_lines(summary.failures):
+    st.error(escaped(failed))
 for notice in notices(summary):
     st.warning(escaped(notice))
 

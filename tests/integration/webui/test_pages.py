@@ -120,7 +120,7 @@ def compared(database: Store, *ttft_ms: float) -> AppTest:
 def test_two_runs_are_compared_and_what_became_worse_is_named(database: Store) -> None:
     page = compared(database, 100.0, 180.0)
     assert not page.exception
-    assert "worse than accepted: all ttft p99, ms" in page.error[0].value
+    assert "worse than accepted: all ttft p50, ms, all ttft p99, ms" in page.error[0].value
     table = page.dataframe[0].value.set_index("figure")
     row = table.loc["ttft p50, ms"]
     assert (row["run 1"], row["run 2"], row[""]) == ("103", "183", "differs")
