@@ -30,10 +30,10 @@ demo: $(BIN)/surgeproof
 	$(BIN)/surgeproof demo
 
 test: $(VENV)/.test
-	$(BIN)/pytest -n 2 -m 'not faults and not compiled'
+	$(BIN)/pytest -n 2 -m 'not faults and not compiled and not install'
 
 faults: $(VENV)/.test
-	$(BIN)/pytest -n 2 -m 'faults or compiled' tests/e2e
+	$(BIN)/pytest -n 2 -m 'faults or compiled or install' tests/e2e
 
 quick: $(VENV)/.test
 	$(BIN)/pytest -n 2 -m 'not slow' tests/unit

@@ -1,11 +1,10 @@
 """Shows a run's result on a terminal: verdict, board, latencies, audit. Formats only; makes no judgement."""
 
 from msgspec import UnsetType
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from surgeproof.commands.terminal import new_console
+from surgeproof.commands.terminal import PlainConsole, new_console
 from surgeproof.records import Verdict
 from surgeproof.results import Audit, RuleVerdict, RunResult, Summary
 from surgeproof.slo.failures import failure_lines
@@ -35,17 +34,17 @@ def print_result_of_locust(result: RunResult, *, has_json: bool) -> None:
         print_result(result, console)
         return
     _print_measured(result, console)
-    console.print(f"{result.title}: no objectives; Locust's own exit code counts", highlight=False)
+    console.sentence(f"{result.title}: no objectives; Locust's own exit code counts")
 
 
-def print_result(result: RunResult, console: Console | None = None) -> None:
+def print_result(result: RunResult, console: PlainConsole | None = None) -> None:
     """Print the result of a run."""
     console = console or new_console()
     _print_measured(result, console)
     print_verdict(result, console)
 
 
-def print_verdict(result: RunResult, console: Console | None = None) -> None:
+def print_verdict(result: RunResult, console: PlainConsole | None = None) -> None:
     """The verdict alone."""
     verdict = str(result.verdict) if result.verdict else "no objectives"
     text = Text.assemble(
@@ -56,24 +55,24 @@ def print_verdict(result: RunResult, console: Console | None = None) -> None:
     (console or new_console()).print(text)
 
 
-def _print_measured(result: RunResult, console: Console) -> None:
+def _print_measured(result: RunResult, console: PlainConsole) -> None:
     print_figures(result.summary, console)
     if result.verdicts:
         print_board(result.verdicts, console)
     for line in audit_lines(result.audit, voided=result.voided):
-        console.print(line)
+        console.sentence(line)
     print_gpus(result.summary, console)
 
 
-def print_figures(summary: Summary, console: Console) -> None:
+def print_figures(summary: Summary, console: PlainConsole) -> None:
     """Latencies, counts, rates and what to know of them; by step where the load is a ladder."""
     console.print(step_table(summary) if summary.is_ladder else latency_table(summary))
     for line in figure_lines(summary):
-        console.print(line, highlight=False)
+        console.sentence(line)
     for line in failure_lines(summary.failures):
-        console.print(f"Failed: {line}", style="red", highlight=False)
+        console.sentence(f"Failed: {line}", "red")
     for notice in notices(summary):
-        console.print(f"Notice: {notice}", style="yellow")
+        console.sentence(f"Notice: {notice}", "yellow")
 
 
 def step_table(summary: Summary) -> Table:
@@ -86,18 +85,18 @@ def step_table(summary: Summary) -> Table:
     return table
 
 
-def print_gpus(summary: Summary, console: Console) -> None:
+def print_gpus(summary: Summary, console: PlainConsole) -> None:
     """Print the GPU diagnosis, if a GPU agent was used."""
     for line in summary.gpus.diagnosis if summary.gpus else ():
-        console.print(line, highlight=False)
+        console.sentence(line)
 
 
-def print_board(verdicts: tuple[RuleVerdict, ...], console: Console) -> None:
+def print_board(verdicts: tuple[RuleVerdict, ...], console: PlainConsole) -> None:
     """The board, and below it why a rule did not pass."""
     console.print(board_table(verdicts))
     for verdict in verdicts:
         if verdict.verdict is not Verdict.PASS:
-            console.print(f"{verdict.request_class} {verdict.rule}: {verdict.reason}", highlight=False)
+            console.sentence(f"{verdict.request_class} {verdict.rule}: {verdict.reason}")
 
 
 def board_table(verdicts: tuple[RuleVerdict, ...]) -> Table:

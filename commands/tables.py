@@ -50,7 +50,7 @@ def print_run(run: Run) -> None:
     if summary.budgets:
         console.print(_budget_table(summary.budgets))
     for line in audit_lines(run.audit or Audit(), voided=run.voided):
-        console.print(line)
+        console.sentence(line)
     print_gpus(summary, console)
     if summary.dispatch:
         console.print(_dispatch_table(summary.dispatch))

@@ -35,8 +35,12 @@ class PlainConsole(Console):
         """A plain text as it is shown."""
         return super().render_str(printable(text), **options | {"markup": False, "emoji": False})
 
+    def sentence(self, text: str | Text, style: str | None = None) -> None:
+        """A sentence: wrapped between words on a terminal, in one line for a log, where people search for it."""
+        self.print(text, style=style, highlight=False, soft_wrap=not self.is_terminal)
 
-def new_console(*, stderr: bool = False, quiet: bool = False) -> Console:
+
+def new_console(*, stderr: bool = False, quiet: bool = False) -> PlainConsole:
     """As wide as the terminal; in a pipeline without COLUMNS, wide enough for whole cells."""
     width_known = stderr or sys.stdout.isatty() or int(_digits(os.environ.get("COLUMNS", ""))) > 0
     return PlainConsole(width=None if width_known else _PIPED_COLUMNS, stderr=stderr, quiet=quiet)

@@ -337,7 +337,7 @@ class StreamReader:
         if self._faulted:
             return
         if self._kind is BodyKind.ERROR:
-            text = self._plain.excerpt()
+            text = self._error_said()
             if self._location:
                 text = f"redirect to {self._location}; not followed. {text}".strip()
             self.error = text or f"HTTP {self.http_status}"
@@ -352,6 +352,14 @@ class StreamReader:
                 self.error = f"the body is not valid JSON: {excerpt(body)}"
                 return
             self._take_whole(whole)
+
+    def _error_said(self) -> str:
+        """What the body of an error says: its message where it is an object of a known form, else its beginning."""
+        try:
+            payload = json.loads(self._plain.whole())
+        except (ValueError, RecursionError):
+            return self._plain.excerpt()
+        return error_text(payload) if isinstance(payload, dict) else self._plain.excerpt()
 
     def _take_whole(self, whole: Any) -> None:
         self.warn("not_streamed")

@@ -123,7 +123,7 @@ def test_two_runs_are_compared_and_what_became_worse_is_named(database: Store) -
     assert "worse than accepted: all ttft p50, ms, all ttft p99, ms" in page.error[0].value
     table = page.dataframe[0].value.set_index("figure")
     row = table.loc["ttft p50, ms"]
-    assert (row["run 1"], row["run 2"], row[""]) == ("103", "183", "differs")
+    assert (row["run 1"], row["run 2"], row[""]) == ("103", "183", "FAIL")
 
 
 def test_one_run_alone_is_not_compared(database: Store) -> None:
