@@ -199,6 +199,8 @@ def _execute(scenario: "Scenario", secrets: "Secrets", db: str, path: Path | Non
     except BaseException:
         locust.abandon()
         raise
+    finally:
+        locust.close()
 
 
 def run_and_show(

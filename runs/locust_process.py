@@ -96,6 +96,13 @@ class LocustProcess:
             os.killpg(self._child.pid, signal.SIGKILL)
         self._child.wait()
 
+    def close(self) -> None:
+        """Release its pipe and its log; nothing can be asked of it afterwards."""
+        assert self._child.stdin is not None, "started with a pipe"
+        with contextlib.suppress(BrokenPipeError):
+            self._child.stdin.close()
+        self._log.close()
+
     def abandon(self) -> None:
         """Stop Locust after an error. Its folder goes only if nothing can have been measured: `recover` needs it."""
         if not self._holds_run:

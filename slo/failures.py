@@ -10,7 +10,7 @@ from surgeproof.results import Failure
 _NUMBERS = re.compile(r"[0-9a-fA-F]{6,}|\d+")
 _SHOWN = 8
 """Outcomes that are listed; there are hardly more."""
-_WAYS_OUT = (
+WAYS_OUT = (
     ("http_401", "", "set OPENAI_API_KEY, or give --header"),
     ("http_403", "", "set OPENAI_API_KEY, or give --header"),
     ("http_404", "", "check the base URL, which usually ends in /v1, and the model's name"),
@@ -82,6 +82,6 @@ def failure_lines(failures: Sequence[Failure]) -> list[str]:
 def way_out(outcome: str, said: str) -> str:
     """What a user can do about a failure; empty where the sentence itself must do."""
     name = outcome.removeprefix("error:")
-    words = [remedy for start, word, remedy in _WAYS_OUT if name.startswith(start) and word in said]
+    words = [remedy for start, word, remedy in WAYS_OUT if name.startswith(start) and word in said]
     # A word of the sentence says more than the status alone.
     return words[-1] if words else ""
