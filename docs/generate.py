@@ -30,11 +30,11 @@ def commands_page(text: str) -> str:
 def help_of(command: str) -> str:
     """What `surgeproof COMMAND --help` prints at 110 columns."""
     width = {"terminal_width": 110, "max_content_width": 110}
-    context = click.Context(cli, info_name="surgeproof", **width)
+    context = click.Context(cli, info_name="surgeproof", **cli.context_settings | width)
     for word in command.split():
         if isinstance(context.command, click.Group) and word in context.command.commands:
             found = context.command.commands[word]
-            context = click.Context(found, context, word, **width, **found.context_settings)
+            context = click.Context(found, context, word, **found.context_settings | width)
     return "\n".join(line.rstrip() for line in context.get_help().strip().splitlines())
 
 

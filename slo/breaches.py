@@ -1,8 +1,8 @@
 """Which objectives a breach of the client's audit can have changed, and by how much. Pure.
 
-A client that was late adds to latencies, so what they met stands; a bound that is missed although the largest error is
-taken off is missed whatever the client did. A lighter load than planned leaves what was missed, a heavier one what was
-met. Late sending cannot touch times per token, and no delay touches shares of answered requests.
+A client that reads late adds to latencies; one that sends late adds to its own and gives others more of the server, or
+less, for as long. So what is met or missed by more than its largest delay stands whatever it did. A lighter load than
+planned leaves what was missed, a heavier one what was met. No delay touches rates and shares of answered requests.
 """
 
 import msgspec

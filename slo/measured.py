@@ -217,20 +217,22 @@ class Measured:
             later = np.maximum(1, np.nan_to_num(self._streamed_tokens(), nan=2.0) - 1)
             # Through a proxy that buffers, the first token may have left the server as early as the request came.
             early = np.where(self.buffered, self.columns.between_ms("first_token_at_ns", "sent_at_ns"), early)
-            off = (error.read_ms + error.clock_ms) / later
-            return np.maximum(0.0, value - off), value + (early + error.clock_ms) / later
+            off = (error.send_ms + error.clock_ms) / later
+            return np.maximum(0.0, value - off - error.read_ms / later), value + early / later + off
         if metric == "max_gap":
             least = self.numbers["max_gap_least_ns"] / 1e6
-            least = np.where(np.isnan(least), value, np.fmin(least, value)) - error.read_ms - error.clock_ms
-            return np.maximum(0.0, least), value + error.clock_ms
-        # A request that left on time may have waited in the server for others that had left late.
-        least = value - np.maximum(self._own_lag_ms(), error.send_ms) if view == "response" else value
+            least = np.where(np.isnan(least), value, np.fmin(least, value))
+            around = error.send_ms + error.clock_ms
+            return np.maximum(0.0, least - error.read_ms - around), value + around
+        # Requests that left late made others wait, or left them more of the server, for as long as they were late.
+        own = self._own_lag_ms() if view == "response" else np.zeros(self.count)
+        least = value - np.maximum(own, error.send_ms)
         if metric == "ttft":
             least = least - early
         elif metric == "first_answer":
             same = self.columns.integers("first_answer_at_ns") == self.columns.integers("first_token_at_ns")
             least = least - np.where(same, early, 0.0)
-        return np.maximum(0.0, least - error.read_ms - error.clock_ms), value + error.clock_ms
+        return np.maximum(0.0, least - error.read_ms - error.clock_ms), value + error.send_ms + error.clock_ms
 
     @property
     def buffered(self) -> Mask:

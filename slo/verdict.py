@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 
 from surgeproof.records import Verdict
-from surgeproof.results import Audit, Effect, Interval, RuleVerdict
+from surgeproof.results import Audit, AuditCheck, Effect, Interval, RuleVerdict
 from surgeproof.slo.breaches import DELAYS, can_have_changed, client_error_of, voided
 from surgeproof.slo.correlation import MIN_EFFECTIVE_BLOCKS, Correlation, correlation_of, correlation_of_latencies
 from surgeproof.slo.gaps import Counts, Floats, values_ms
@@ -68,10 +68,15 @@ def judge(measured: Measured, objectives: Objectives, audit: Audit) -> list[Rule
         if breach is None and verdict.verdict is Verdict.INCONCLUSIVE:
             breach = next((one for one in breaches if set(one.effects) & DELAYS), None)
             if breach and _judge_rule(measured.at_best(), name, rule).verdict is Verdict.INCONCLUSIVE:
-                # More requests would help, whatever the client did.
+                # More requests are needed, whatever the client did.
+                verdict = _with_remedy(verdict, breach)
                 breach = None
         verdicts.append(voided(verdict, breach) if breach else verdict)
     return verdicts
+
+
+def _with_remedy(verdict: RuleVerdict, breach: AuditCheck) -> RuleVerdict:
+    return msgspec.structs.replace(verdict, reason=f"{verdict.reason}; and before the next run: {breach.remedy}")
 
 
 def _with_stall(rule: Rule, stall_s: float) -> Rule:

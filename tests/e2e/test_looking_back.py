@@ -36,8 +36,7 @@ def test_compare_finds_what_changed_and_its_exit_says_so(folder: Path) -> None:
     found = json.loads(surgeproof("compare", "1", "2", "4", "--json", cwd=folder).stdout)
     assert [pair["after"] for pair in found] == [2, 4]
     deciding = {d["metric"]: d["verdict"] for d in found[1]["differences"] if d["verdict"]}
-    (of_e2e,) = [verdict for metric, verdict in deciding.items() if metric.startswith("e2e")]
-    assert of_e2e in ("FAIL", "INCONCLUSIVE")
+    assert {verdict for metric, verdict in deciding.items() if metric.startswith("e2e")} & {"FAIL", "INCONCLUSIVE"}
     assert surgeproof("compare", "1", "2", "--p99-rise", "fast", cwd=folder).returncode == 2
     assert surgeproof("compare", "1", cwd=folder).returncode == 2
 
