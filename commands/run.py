@@ -56,6 +56,15 @@ class Shown(Enum):
     "--trace-unit", type=click.Choice(["s", "ms", "us", "ns"]), help="Unit of the trace's times, where it is not clear."
 )
 @click.option("--trace-columns", help="Column names of a custom trace: at=NAME,input=NAME,output=NAME[,..].")
+@click.option(
+    "--dataset",
+    type=click.Path(),
+    help="Prompts to send: bodies or ShareGPT as JSON, CSV, Parquet, or a folder of them.",
+)
+@click.option("--dataset-column", help="Column of a table that holds the prompts.")
+@click.option(
+    "--dataset-order", type=click.Choice(["keep", "shuffle"]), help="Order of the dataset's rows; default keep."
+)
 @click.option("--profile", help="Fitted profile to draw traffic from: a bundled name or a file.")
 @click.option(
     "--scale",
@@ -258,9 +267,9 @@ def _overrides(flags: JsonObject) -> JsonObject:
     for name in ("base_url", "model", "endpoint"):
         out[f"target.{name}"] = flags[name]
     for name in (
-        "trace", "trace_unit", "trace_columns", "profile", "arrivals", "burstiness", "max_concurrency", "num_prompts",
-        "input_len", "output_len", "speedup", "scale", "turns", "limit", "num_warmups", "seed", "tokenizer",
-        "words_per_token", "prompt_salt", "abort_after",
+        "dataset", "dataset_column", "dataset_order", "trace", "trace_unit", "trace_columns", "profile", "arrivals",
+        "burstiness", "max_concurrency", "num_prompts", "input_len", "output_len", "speedup", "scale", "turns", "limit",
+        "num_warmups", "seed", "tokenizer", "words_per_token", "prompt_salt", "abort_after",
     ):  # fmt: skip
         out[f"load.{name}"] = flags[name]
     for name in ("duration", "warmup", "drain"):

@@ -55,6 +55,7 @@ def audit_run(
     damaged_bytes: int = 0,
     broken: bool = False,
     shared_tokens: Ints | None = None,
+    made_prompts: bool = True,
 ) -> Audit:
     """Audit one run.
 
@@ -72,6 +73,7 @@ def audit_run(
         broken: the load generator failed, so its records may be incomplete.
         shared_tokens: prompt tokens of each record that an earlier prompt of the plan shares; shape (n,). None where
             prompts may repeat those of other runs, so that hits in the server's cache are wanted.
+        made_prompts: prompts were made to planned lengths, and not taken from a dataset, whose lengths are estimates.
     """
     outcome = columns.texts("outcome")
     waits_ms = cap_wait_ms(columns, max(1, cap // max(1, processes))) if open_loop else np.zeros(len(columns))
@@ -92,7 +94,8 @@ def audit_run(
     checks += _record_checks(damaged_bytes, broken=broken)
     checks += _worker_checks(workers)
     checks += _health_checks(health, cause, open_loop=open_loop)
-    checks += prompt_checks(columns)
+    if made_prompts:
+        checks += prompt_checks(columns)
     if shared_tokens is not None:
         checks += cache_checks(columns, shared_tokens)
     if fixed_lengths:

@@ -10,7 +10,7 @@ import io
 import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import IO, NamedTuple
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -48,17 +48,35 @@ class Blocks(NamedTuple):
         return tuple(self.ids[start : int(self.ends[index])].tolist())
 
 
+class Contents(NamedTuple):
+    """Rows of a dataset as JSON, one after the other, and which of them each request asks."""
+
+    data: npt.NDArray[np.uint8]
+    ends: npt.NDArray[np.int64]
+    rows: npt.NDArray[np.int64]
+
+    def of(self, index: int) -> bytes:
+        """The content of one request."""
+        row = int(self.rows[index])
+        start = int(self.ends[row - 1]) if row else 0
+        return self.data[start : int(self.ends[row])].tobytes()
+
+
 class Plan:
     """A table of planned requests.
 
     Args:
         rows: structured array of `PLAN_DTYPE`, in order of intended time.
         blocks: what their prompts share, where they share anything.
+        contents: what they ask, where a dataset says it.
     """
 
-    def __init__(self, rows: npt.NDArray[np.void], blocks: Blocks | None = None) -> None:
+    def __init__(
+        self, rows: npt.NDArray[np.void], blocks: Blocks | None = None, contents: Contents | None = None
+    ) -> None:
         self.rows = rows
         self.blocks = blocks
+        self.contents = contents
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -68,7 +86,10 @@ class Plan:
         hash_ids = self.blocks.of(index) if self.blocks is not None else ()
         name = REQUEST_CLASSES[request_class]
         at_ns, session, think_ns = (None if value == _NONE else value for value in (at_ns, session, think_ns))
-        return RequestPlan(index, at_ns, name, inputs, outputs, seed, session, turn, think_ns, cached, hash_ids, model)
+        content = self.contents.of(index) if self.contents is not None else None
+        return RequestPlan(
+            index, at_ns, name, inputs, outputs, seed, session, turn, think_ns, cached, hash_ids, model, content
+        )
 
     @property
     def span_s(self) -> float:
@@ -82,7 +103,14 @@ class Plan:
         if self.blocks is not None:
             digest.update(self.blocks.ids.tobytes())
             digest.update(self.blocks.ends.tobytes())
+        if self.contents is not None:
+            for part in self.contents:
+                digest.update(part.tobytes())
         return digest.hexdigest()
+
+    def without_contents(self) -> "Plan":
+        """The plan as it may be stored: prompts of users are not kept."""
+        return Plan(self.rows, self.blocks)
 
     def workers_of(self, workers: int) -> npt.NDArray[np.int64]:
         """Which of `workers` sends each request: every `workers`-th, but the turns of a session stay together."""
@@ -117,16 +145,20 @@ class Plan:
             return cls._read(file)
 
     def _write(self, file: IO[bytes]) -> None:
-        if self.blocks is None:
-            np.savez(file, rows=self.rows)
-        else:
-            np.savez(file, rows=self.rows, ids=self.blocks.ids, ends=self.blocks.ends)
+        arrays: dict[str, npt.NDArray[Any]] = {"rows": self.rows}
+        if self.blocks is not None:
+            arrays |= {"ids": self.blocks.ids, "ends": self.blocks.ends}
+        if self.contents is not None:
+            arrays |= {f"content_{name}": part for name, part in self.contents._asdict().items()}
+        np.savez(file, allow_pickle=False, **arrays)
 
     @classmethod
     def _read(cls, file: IO[bytes]) -> "Plan":
         with np.load(file, allow_pickle=False) as arrays:
             blocks = Blocks(arrays["ids"], arrays["ends"]) if "ids" in arrays else None
-            return cls(arrays["rows"], blocks)
+            names = [f"content_{name}" for name in Contents._fields]
+            contents = Contents(*(arrays[name] for name in names)) if names[0] in arrays else None
+            return cls(arrays["rows"], blocks, contents)
 
 
 def make_plan(
@@ -189,7 +221,14 @@ def with_blocks(plan: Plan, hash_ids: Sequence[tuple[int, ...]], cached: Sequenc
     plan.rows["cached_tokens"] = cached
     ends = np.cumsum([len(ids) for ids in hash_ids], dtype=np.int64)
     flat = np.fromiter((block for ids in hash_ids for block in ids), dtype=np.int64, count=int(ends[-1]))
-    return Plan(plan.rows, Blocks(flat, ends))
+    return Plan(plan.rows, Blocks(flat, ends), plan.contents)
+
+
+def with_contents(plan: Plan, contents: Sequence[bytes]) -> Plan:
+    """The plan with what its requests ask, in order; contents that are fewer begin again."""
+    data = np.frombuffer(b"".join(contents), dtype=np.uint8)
+    ends = np.cumsum([len(content) for content in contents], dtype=np.int64)
+    return Plan(plan.rows, plan.blocks, Contents(data, ends, np.arange(len(plan), dtype=np.int64) % len(contents)))
 
 
 def _draw_classes(count: int, weights: dict[str, float], rng: np.random.Generator) -> npt.NDArray[np.uint8]:

@@ -5,6 +5,7 @@ Builds the request's body, hands it to the client and turns the finished exchang
 
 import hashlib
 import logging
+from typing import Any
 
 import msgspec
 
@@ -51,16 +52,22 @@ class RequestForm:
     def body(
         self, prompt: str, max_tokens: int, request_class: str | None, *, include_usage: bool, model: int = 0
     ) -> JsonObject:
-        """The body as plain data."""
+        """The body as plain data, of a prompt."""
+        return self.body_of({"prompt": prompt}, max_tokens, request_class, include_usage=include_usage, model=model)
+
+    def body_of(
+        self, content: JsonObject, max_tokens: int, request_class: str | None, *, include_usage: bool, model: int = 0
+    ) -> JsonObject:
+        """The body as plain data, of a dataset's row, whose own fields stay as they are."""
         target = self.target
         body: JsonObject = {"model": self.models[model]}
-        if target.endpoint == "chat":
-            body["messages"] = [{"role": "user", "content": prompt}]
-        else:
-            body["prompt"] = prompt
+        if target.endpoint == "chat" and "messages" not in content:
+            body["messages"] = [{"role": "user", "content": content["prompt"]}]
+            content = {name: value for name, value in content.items() if name != "prompt"}
         body[target.max_tokens_field] = max_tokens
         if target.temperature is not None:
             body["temperature"] = target.temperature
+        body |= content
         body["stream"] = True
         if include_usage:
             body["stream_options"] = {"include_usage": True}
@@ -123,11 +130,17 @@ class Sender:
 
     def payload(self, plan: RequestPlan) -> bytes:
         """The request's bytes; made ahead of its time, so that sending it is one write."""
+        target = self.client.target
+        if plan.content is not None:
+            content = msgspec.json.decode(plan.content, type=dict[str, Any])
+            body = self.form.body_of(
+                content, plan.output_tokens, plan.request_class, include_usage=target.include_usage, model=plan.model
+            )
+            return self.wire(body, plan.index)
         if plan.hash_ids:
             prompt = self.prompts.shared_text(plan.input_tokens, plan.prompt_seed, plan.hash_ids, self.block_tokens)
         else:
             prompt = self.prompts.text(plan.input_tokens, plan.prompt_seed)
-        target = self.client.target
         body = self.form.body(
             prompt, plan.output_tokens, plan.request_class, include_usage=target.include_usage, model=plan.model
         )

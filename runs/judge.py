@@ -51,6 +51,7 @@ def complete_run(run: RunInProgress, state: RunState, exit_code: int | None = No
         damaged_bytes=run.damaged_bytes,
         broken=state is RunState.BROKEN,
         shared_tokens=_shared_tokens(run, measured),
+        made_prompts=run.spec.scenario.load.dataset is None,
     )
     verdicts = judge(measured, run.objectives, audit)
     verdict = overall(measured, verdicts, audit)
@@ -75,7 +76,8 @@ def complete_run(run: RunInProgress, state: RunState, exit_code: int | None = No
 
 def _shared_tokens(run: RunInProgress, measured: Measured) -> Ints | None:
     """Prompt tokens of each record that the plan itself shares; None where the user chose the words of the prompts."""
-    if run.spec.scenario.load.prompt_salt != run.spec.uid:
+    load = run.spec.scenario.load
+    if load.prompt_salt != run.spec.uid or load.dataset is not None:
         return None
     shared: Ints = run.plan.rows["cached_tokens"][measured.columns.integers("plan_index") % max(1, len(run.plan))]
     return shared

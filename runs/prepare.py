@@ -78,7 +78,7 @@ def begin_run(
         )
     )
     facts = PlanFacts(plan.digest, scenario.load.seed, len(plan), planned.left_out)
-    store.save_plan(run_id, plan.pack(), facts)
+    store.save_plan(run_id, plan.without_contents().pack(), facts)
     run = RunInProgress(store, run_id, spec, plan, objectives)
     run.gpus = GpuCollector(agents)
     return run, tuple(notes)

@@ -88,6 +88,7 @@ class RequestPlan(msgspec.Struct, frozen=True):
         cached_tokens: prompt tokens that an unlimited prefix cache would hold, by the plan.
         hash_ids: prefix-chained blocks that the prompt is made of, empty for a text of its own.
         model: index of its model among the run's.
+        content: JSON of what a dataset's row puts into the body; None for a prompt that is made.
     """
 
     index: int
@@ -102,6 +103,7 @@ class RequestPlan(msgspec.Struct, frozen=True):
     cached_tokens: int = 0
     hash_ids: tuple[int, ...] = ()
     model: int = 0
+    content: bytes | None = None
 
 
 class StreamRecord(msgspec.Struct, omit_defaults=True, kw_only=True):

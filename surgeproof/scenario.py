@@ -71,6 +71,9 @@ class LoadConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """
 
     trace: str | None = None
+    dataset: str | None = None
+    dataset_column: str | None = None
+    dataset_order: Literal["keep", "shuffle"] = "keep"
     profile: str | None = None
     trace_format: str = "auto"
     trace_unit: Literal["s", "ms", "us", "ns"] | None = None

@@ -108,6 +108,8 @@ def _exclusive_keys(load: LoadConfig) -> Iterator[str]:
         yield "load.request_rate: a profile sets the arrival times, so the rate cannot be inf"
     if load.profile is not None and load.arrivals is not None:
         yield "load.arrivals: a profile sets the arrival times; remove one of the two"
+    if load.dataset is None and (load.dataset_column is not None or load.dataset_order != "keep"):
+        yield "load.dataset_column and load.dataset_order: need load.dataset (--dataset)"
     if load.abort_after is not None and load.abort_after < 0:
         yield "load.abort_after must be 0 (never) or a number of requests"
     if len(set(load.concurrency)) < len(load.concurrency):

@@ -58,7 +58,7 @@ def load_scenario(path: Path | None, overrides: JsonObject) -> Scenario:
     place = str(path) if path else "flags"
     raw = _read_yaml(path) if path else {}
     if path:
-        _anchor_trace(raw, path)
+        _anchor_files(raw, path)
         if "slo" in raw:
             raw["slo"] = slo_by_class(raw["slo"] or [], place)
         _read_durations(raw, place)
@@ -151,20 +151,21 @@ def _read_yaml(path: Path) -> JsonObject:
     return raw
 
 
-def _anchor_trace(raw: JsonObject, path: Path) -> None:
-    """Resolve a relative trace path from the scenario's folder, unless it exists in the current folder."""
+def _anchor_files(raw: JsonObject, path: Path) -> None:
+    """Resolve relative paths of traces and datasets from the scenario's folder, unless they exist in the current."""
     load = raw.get("load")
-    if isinstance(load, dict) and isinstance(load.get("trace"), str):
-        trace = Path(os.path.expanduser(load["trace"]))  # noqa: PTH111
-        if not trace.is_absolute() and not trace.exists():
-            load["trace"] = str((path.parent / trace).resolve())
+    for name in ("trace", "dataset"):
+        if isinstance(load, dict) and isinstance(load.get(name), str):
+            file = Path(os.path.expanduser(load[name]))  # noqa: PTH111
+            if not file.is_absolute() and not file.exists():
+                load[name] = str((path.parent / file).resolve())
 
 
 def _make_absolute(raw: JsonObject) -> None:
     """Workers run in another folder: file names must not depend on ours."""
     load, target = raw.get("load"), raw.get("target")
     tls = target.get("tls") if isinstance(target, dict) else None
-    for holder, names in ((load, ("trace", "tokenizer")), (tls, ("ca_file", "client_cert", "client_key"))):
+    for holder, names in ((load, ("trace", "dataset", "tokenizer")), (tls, ("ca_file", "client_cert", "client_key"))):
         for name in names:
             if isinstance(holder, dict) and isinstance(holder.get(name), str):
                 holder[name] = str(Path(os.path.expanduser(holder[name])).absolute())  # noqa: PTH111

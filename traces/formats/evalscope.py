@@ -5,11 +5,11 @@ four characters of text.
 """
 
 import json
-from typing import Any
 
 from surgeproof.strict_json import JsonObject
 from surgeproof.traces.formats.json_lines import JsonLines
 from surgeproof.traces.formats.rows import BadValueError, Row, estimated_tokens, field, moment_ns, tokens
+from surgeproof.traces.request_text import text_of, token_ids_of
 
 
 class EvalScopeJsonl(JsonLines):
@@ -39,26 +39,5 @@ class EvalScopeJsonl(JsonLines):
 
 def _prompt_tokens(body: JsonObject) -> int:
     """Of a prompt of token ids their number; of text an estimate."""
-    prompt = body.get("prompt")
-    if isinstance(prompt, list) and prompt and all(isinstance(token, int) for token in prompt):
-        return len(prompt)
-    return estimated_tokens(_text(body))
-
-
-def _text(body: JsonObject) -> str:
-    """All text of a request's messages or prompt."""
-    results: list[str] = []
-
-    def gather(value: Any) -> None:
-        if isinstance(value, str):
-            results.append(value)
-        elif isinstance(value, list):
-            for item in value:
-                gather(item)
-        elif isinstance(value, dict):
-            for key in ("content", "text"):
-                gather(value.get(key))
-
-    gather(body.get("messages"))
-    gather(body.get("prompt"))
-    return " ".join(results)
+    count = token_ids_of(body)
+    return estimated_tokens(text_of(body)) if count is None else count
