@@ -102,6 +102,7 @@ class Temperature(Number):
 def request_options(command: Any) -> Any:
     """Fields of each request's body."""
     for option in (
+        click.option("--omit", multiple=True, metavar="FIELD", help="Leave a field of ours out; repeatable."),
         click.option("--extra-body", type=JsonFields(), help="More fields of each request, as a JSON object."),
         click.option("--ignore-eos", is_flag=True, help="Ask the server for full output lengths (vLLM)."),
         click.option(
@@ -124,6 +125,8 @@ def request_fields(flags: JsonObject) -> JsonObject:
     }
     if fields.get("temperature") == "none":
         fields["temperature"] = None
+    if flags["omit"]:
+        fields["omit"] = list(flags["omit"])
     return fields | ({"ignore_eos": True} if flags["ignore_eos"] else {})
 
 

@@ -76,8 +76,8 @@ class RequestForm:
         if request_class in self.priorities:
             body["priority"] = self.priorities[request_class]
         body |= target.extra_body
-        if not include_usage:
-            body.pop("stream_options", None)
+        for name in (*target.omit, *(() if include_usage else ("stream_options",))):
+            body.pop(name, None)
         return body
 
     def reader(self, max_tokens: int, *, keep_text: bool = False) -> StreamReader:

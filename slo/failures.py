@@ -15,7 +15,9 @@ WAYS_OUT = (
     ("http_403", "", "set OPENAI_API_KEY, or give --header"),
     ("http_404", "", "check the base URL, which usually ends in /v1, and the model's name"),
     ("http_4", "max_completion_tokens", "give --max-tokens-field max_completion_tokens"),
-    ("http_4", "temperature", "give --temperature none"),
+    ("http_4", "temperature", "give --omit temperature"),
+    ("http_4", "stream_options", "give --omit stream_options"),
+    ("http_4", "priority", "leave load.priorities out"),
     ("http_4", "ignore_eos", "leave --ignore-eos out"),
     ("http_429", "", "the server sheds load: lower the rate, or raise its limits"),
 )

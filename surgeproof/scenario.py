@@ -54,6 +54,7 @@ class TargetConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ignore_eos: bool = False
     temperature: float | None = 0.0
     extra_body: JsonObject = {}
+    omit: tuple[str, ...] = ()
 
     @property
     def fixes_lengths(self) -> bool:

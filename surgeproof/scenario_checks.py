@@ -95,6 +95,9 @@ def _model_problems(scenario: Scenario) -> Iterator[str]:
     usable = all(0 <= weight < 1e9 for weight in models.values())
     if models and (not usable or sum(models.values()) <= 0 or len(models) > _MAX_MODELS):
         yield f"target.models: the weights of at most {_MAX_MODELS} models must be positive"
+    needed = {"model", "messages", "prompt", "stream"} & set(scenario.target.omit)
+    if needed:
+        yield f"target.omit: {', '.join(sorted(needed))} cannot be left out of a request"
     if models and scenario.target.model is not None:
         yield "target: name one model, or several models with their weights, not both"
 

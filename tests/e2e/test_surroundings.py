@@ -94,7 +94,7 @@ def test_refused_fields_lead_to_the_flags_that_change_them(tmp_path: Path) -> No
     fields: tuple[str, ...] = ("--extra-body", '{"top_k": 5}')
     with ServedApp(app) as server:
         target = ("--base-url", f"{server.url}/v1", "--model", "m")
-        for flags in (("--max-tokens-field", "max_completion_tokens"), ("--temperature", "none")):
+        for flags in (("--max-tokens-field", "max_completion_tokens"), ("--omit", "temperature")):
             refused = surgeproof("probe", *target, *fields, cwd=tmp_path)
             assert refused.returncode == 3
             assert " ".join(flags) in refused.stdout

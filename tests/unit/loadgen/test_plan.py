@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from surgeproof.loadgen.plan import Plan, add_models, add_sessions, make_plan, with_blocks
+from surgeproof.loadgen.plan import Plan, add_models, add_sessions, make_plan, with_blocks, with_contents
 from surgeproof.loadgen.prompts import PromptMaker
 from surgeproof.loadgen.sender import RequestForm
 from surgeproof.records import TracePoint
@@ -177,3 +177,31 @@ def test_models_are_drawn_by_weight_and_a_session_keeps_its_own() -> None:
         assert len(set(plan.rows["model"][plan.rows["session"] == session])) == 1
     form = RequestForm(TargetConfig(), "x", models=("base", "adapter"))
     assert form.body("p", 1, None, include_usage=False, model=1)["model"] == "adapter"
+
+
+def test_fields_can_be_left_out_and_a_datasets_row_has_its_own() -> None:
+    form = RequestForm(TargetConfig(omit=("temperature", "stream_options", "max_tokens")), "x")
+    made = form.body("hi", 5, None, include_usage=True)
+    assert made == {"model": "x", "messages": [{"role": "user", "content": "hi"}], "stream": True}
+    kind = {"type": "json_object"}
+    row = {"messages": [{"role": "user", "content": "hi"}], "temperature": 0.7, "response_format": kind}
+    sent = RequestForm(TargetConfig(), "x").body_of(row, 9, None, include_usage=True)
+    assert sent["temperature"] == 0.7
+    assert sent["max_tokens"] == 9
+    assert sent["response_format"] == kind
+    completions = RequestForm(TargetConfig(endpoint="completions"), "x")
+    text = completions.body_of({"prompt": [1, 2]}, 9, None, include_usage=False)
+    assert text["prompt"] == [1, 2]
+
+
+def test_contents_survive_the_file_and_are_not_stored(tmp_path: Path) -> None:
+    rows = make_plan(np.arange(5, dtype=np.int64), np.ones((5, 2), dtype=np.int64), {"P1": 1.0}, 1)
+    plan = with_contents(rows, [b'{"prompt":"a"}', b'{"prompt":"bcd"}'])
+    plan.save(tmp_path / "plan.npz")
+    again = Plan.load(tmp_path / "plan.npz")
+    assert [again[index].content for index in range(5)] == [
+        b'{"prompt":"a"}', b'{"prompt":"bcd"}', b'{"prompt":"a"}', b'{"prompt":"bcd"}', b'{"prompt":"a"}',
+    ]  # fmt: skip
+    assert again.digest == plan.digest != rows.digest
+    assert b"bcd" not in Plan.unpack(plan.without_contents().pack()).rows.tobytes()
+    assert Plan.unpack(plan.without_contents().pack())[0].content is None

@@ -43,7 +43,7 @@ def test_failures_of_several_runs_are_added() -> None:
     [
         ("error:http_401", "", "OPENAI_API_KEY"),
         ("error:http_404", "", "/v1"),
-        ("error:http_400", "'temperature' must be 1", "--temperature none"),
+        ("error:http_400", "'temperature' must be 1", "--omit temperature"),
         ("error:http_422", "ignore_eos: extra fields not permitted", "leave --ignore-eos out"),
         ("error:http_429", "", "lower the rate"),
         ("error:http_500", "temperature", ""),
