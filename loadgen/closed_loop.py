@@ -5,13 +5,15 @@ a step's requests, and sends; sender and clock are passed in.
 """
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
 
 from surgeproof.loadgen.loop_protocols import Clock, RequestSender
 from surgeproof.loadgen.plan import Plan
-from surgeproof.records import Phase, RequestPlan, StreamRecord
+from surgeproof.records import REQUEST_CLASSES, Phase, RequestPlan, StreamRecord
 from surgeproof.scenario import LoadConfig
 
 _SEED_STEP = 7_919
@@ -51,6 +53,8 @@ class ClosedLoop:
         self._step_share = None if load.num_prompts is None else share_of(load.num_prompts, worker, workers)
         self._sent_by_step: dict[int, int] = {}
         self._step_start_ns: dict[int, int] = {}
+        self._rows: dict[str, npt.NDArray[np.int64]] = {}
+        self._counts: dict[str, Iterator[int]] = {}
         self._stopped = False
 
     def ask(self, request_class: str, step: int, on_answered: Callable[[], None]) -> bool:
@@ -88,7 +92,7 @@ class ClosedLoop:
 
     def _next(self, request_class: str) -> RequestPlan:
         index = next(self._indexes)
-        rounds, row = divmod(index, len(self._plan))
+        rounds, row = self._place(index, request_class)
         plan = self._plan[row]
         return msgspec.structs.replace(
             plan,
@@ -96,6 +100,18 @@ class ClosedLoop:
             request_class=request_class,
             prompt_seed=(plan.prompt_seed + _SEED_STEP * rounds) % 2**63,
         )
+
+    def _place(self, index: int, request_class: str) -> tuple[int, int]:
+        """How often the plan has begun again, and its row that a user asks: of the user's class, where these differ."""
+        if not self._load.by_class:
+            return divmod(index, len(self._plan))
+        if request_class not in self._rows:
+            rows = np.flatnonzero(self._plan.rows["request_class"] == REQUEST_CLASSES.index(request_class))
+            self._rows[request_class] = rows if len(rows) else np.arange(len(self._plan))
+            self._counts[request_class] = itertools.count(self._worker, self._workers)
+        rows = self._rows[request_class]
+        rounds, place = divmod(next(self._counts[request_class]), len(rows))
+        return rounds, int(rows[place])
 
 
 def share_of(count: int, worker: int, workers: int) -> int:

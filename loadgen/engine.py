@@ -103,7 +103,8 @@ class Engine:
         target.resolve()
         reserve_descriptors(self._load.max_concurrency // workers)
         self.client = Client(target, config.timeouts, reuse=config.reuse_connections, clock=clock)
-        form = RequestForm(config, spec.model, self._load.priorities, tuple(config.models))
+        models = (*(config.models or (spec.model,)), *self._load.models_of_classes())
+        form = RequestForm(config, spec.model, self._load.priorities, models, self._load.by_class)
         tokenizer = HuggingFaceTokenizer(self._load.tokenizer) if self._load.tokenizer else None
         prompts = PromptMaker(self._load.seed, self._load.prompt_salt or "", self._load.words_per_token, tokenizer)
         redact = Redactor([*secrets_of_headers(secrets.headers), *secrets_of_url(spec.base_url)])

@@ -49,15 +49,17 @@ class Blocks(NamedTuple):
 
 
 class Contents(NamedTuple):
-    """Rows of a dataset as JSON, one after the other, and which of them each request asks."""
+    """Rows of datasets as JSON, one after the other, and which of them each request asks; -1 for none."""
 
     data: npt.NDArray[np.uint8]
     ends: npt.NDArray[np.int64]
     rows: npt.NDArray[np.int64]
 
-    def of(self, index: int) -> bytes:
-        """The content of one request."""
+    def of(self, index: int) -> bytes | None:
+        """The content of one request; None for one whose prompt is made."""
         row = int(self.rows[index])
+        if row < 0:
+            return None
         start = int(self.ends[row - 1]) if row else 0
         return self.data[start : int(self.ends[row])].tobytes()
 
@@ -224,11 +226,17 @@ def with_blocks(plan: Plan, hash_ids: Sequence[tuple[int, ...]], cached: Sequenc
     return Plan(plan.rows, Blocks(flat, ends), plan.contents)
 
 
-def with_contents(plan: Plan, contents: Sequence[bytes]) -> Plan:
-    """The plan with what its requests ask, in order; contents that are fewer begin again."""
+def with_contents(plan: Plan, contents: Sequence[bytes], rows: npt.NDArray[np.int64]) -> Plan:
+    """The plan with what its requests ask.
+
+    Args:
+        plan: the plan.
+        contents: JSON of the datasets' rows.
+        rows: which of them each request asks, -1 for none; shape (n,).
+    """
     data = np.frombuffer(b"".join(contents), dtype=np.uint8)
     ends = np.cumsum([len(content) for content in contents], dtype=np.int64)
-    return Plan(plan.rows, plan.blocks, Contents(data, ends, np.arange(len(plan), dtype=np.int64) % len(contents)))
+    return Plan(plan.rows, plan.blocks, Contents(data, ends, rows))
 
 
 def _draw_classes(count: int, weights: dict[str, float], rng: np.random.Generator) -> npt.NDArray[np.uint8]:

@@ -5,6 +5,7 @@ Builds the request's body, hands it to the client and turns the finished exchang
 
 import hashlib
 import logging
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -19,7 +20,7 @@ from surgeproof.loadgen.stream import StreamReader
 from surgeproof.loadgen.unsent import failed_record
 from surgeproof.records import BLOCK_TOKENS, RequestPlan, StreamRecord
 from surgeproof.redaction import Redactor
-from surgeproof.scenario import TargetConfig
+from surgeproof.scenario import ClassWork, TargetConfig
 from surgeproof.strict_json import JsonObject
 
 logger = logging.getLogger(__name__)
@@ -36,6 +37,7 @@ class RequestForm:
         model: name of the model.
         priorities: `priority` value by class, sent only for classes named here.
         models: several models, of which each plan names one; empty for `model` alone.
+        by_class: what the requests of a class have of their own.
     """
 
     def __init__(
@@ -44,8 +46,10 @@ class RequestForm:
         model: str,
         priorities: dict[str, int] | None = None,
         models: tuple[str, ...] = (),
+        by_class: Mapping[str, ClassWork] | None = None,
     ) -> None:
         self.target = target
+        self._by_class = by_class or {}
         self.models = models or (model,)
         self.priorities = priorities or {}
 
@@ -76,9 +80,16 @@ class RequestForm:
         if request_class in self.priorities:
             body["priority"] = self.priorities[request_class]
         body |= target.extra_body
+        if (work := self._by_class.get(request_class or "")) is not None:
+            body |= work.extra_body
         for name in (*target.omit, *(() if include_usage else ("stream_options",))):
             body.pop(name, None)
         return body
+
+    def headers_of(self, request_class: str) -> dict[str, str]:
+        """Headers that the requests of a class carry."""
+        work = self._by_class.get(request_class)
+        return work.headers if work is not None else {}
 
     def reader(self, max_tokens: int, *, keep_text: bool = False) -> StreamReader:
         """What follows the reply to such a request."""
@@ -136,7 +147,7 @@ class Sender:
             body = self.form.body_of(
                 content, plan.output_tokens, plan.request_class, include_usage=target.include_usage, model=plan.model
             )
-            return self.wire(body, plan.index)
+            return self.wire(body, plan.index, plan.request_class)
         if plan.hash_ids:
             prompt = self.prompts.shared_text(plan.input_tokens, plan.prompt_seed, plan.hash_ids, self.block_tokens)
         else:
@@ -144,15 +155,15 @@ class Sender:
         body = self.form.body(
             prompt, plan.output_tokens, plan.request_class, include_usage=target.include_usage, model=plan.model
         )
-        return self.wire(body, plan.index)
+        return self.wire(body, plan.index, plan.request_class)
 
-    def wire(self, body: JsonObject, index: int) -> bytes:
-        """Head and body of one request, with its ids."""
+    def wire(self, body: JsonObject, index: int, request_class: str) -> bytes:
+        """Head and body of one request, with its ids and its class's own headers."""
         span = f"{index + 1:016x}"
         ids = {
             "X-Request-Id": f"{self._id_prefix}{index:012x}",
             "traceparent": f"00-{self.run_uid[:16]:0<16}{span}-{span}-01",
-        }
+        } | self.form.headers_of(request_class)
         encoded = msgspec.json.encode(body)
         path = PATHS[self.form.target.endpoint]
         return self.client.target.request_bytes(path, encoded, ids, reuse=self.client.reuse)

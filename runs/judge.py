@@ -51,7 +51,7 @@ def complete_run(run: RunInProgress, state: RunState, exit_code: int | None = No
         damaged_bytes=run.damaged_bytes,
         broken=state is RunState.BROKEN,
         shared_tokens=_shared_tokens(run, measured),
-        made_prompts=run.spec.scenario.load.dataset is None,
+        made_prompts=not run.spec.scenario.load.asks_datasets,
     )
     verdicts = judge(measured, run.objectives, audit)
     verdict = overall(measured, verdicts, audit)
@@ -77,7 +77,7 @@ def complete_run(run: RunInProgress, state: RunState, exit_code: int | None = No
 def _shared_tokens(run: RunInProgress, measured: Measured) -> Ints | None:
     """Prompt tokens of each record that the plan itself shares; None where the user chose the words of the prompts."""
     load = run.spec.scenario.load
-    if load.prompt_salt != run.spec.uid or load.dataset is not None:
+    if load.prompt_salt != run.spec.uid or load.asks_datasets:
         return None
     shared: Ints = run.plan.rows["cached_tokens"][measured.columns.integers("plan_index") % max(1, len(run.plan))]
     return shared

@@ -6,14 +6,13 @@ import msgspec
 import numpy as np
 
 from surgeproof.errors import ConfigError
-from surgeproof.loadgen.plan import Plan, add_models, add_sessions, make_plan, with_blocks, with_contents
+from surgeproof.loadgen.plan import Plan, add_models, add_sessions, make_plan, with_blocks
 from surgeproof.loadgen.prompts import HuggingFaceTokenizer
 from surgeproof.records import BLOCK_TOKENS, REQUEST_CLASSES
+from surgeproof.runs.class_work import with_class_work
 from surgeproof.scenario import MAX_UNCONFIRMED_S, LoadConfig, Scenario
 from surgeproof.traces import draw
-from surgeproof.traces.dataset import Prompts, choose_prompts
-from surgeproof.traces.draw import Ints, Traffic
-from surgeproof.traces.formats.rows import estimated_tokens
+from surgeproof.traces.draw import Traffic
 from surgeproof.traces.profile import load_profile
 from surgeproof.traces.reader import Trace, read_trace
 
@@ -46,14 +45,10 @@ def plan_scenario(scenario: Scenario) -> Planned:
     load = _resolved(scenario, trace)
     scenario = msgspec.structs.replace(scenario, load=load)
     traffic = _draw(scenario, trace)
-    prompts = _prompts(scenario, len(traffic.lengths)) if load.dataset is not None and len(traffic.lengths) else None
-    if prompts is not None:
-        traffic = traffic._replace(lengths=_lengths_of(prompts, traffic.lengths), hash_ids=None, cached_tokens=None)
     plan = _plan(load, traffic)
-    if prompts is not None:
-        plan = with_contents(plan, [msgspec.json.encode(row.content) for row in prompts.rows])
     if len(scenario.target.models) > 1:
         add_models(plan, tuple(scenario.target.models.values()), load.seed)
+    plan, class_notes = with_class_work(plan, scenario)
     if len(plan) == 0:
         raise ConfigError("the plan is empty: no request matches the given window, limit and duration")
     longest = max(plan.span_s, load.duration_s or 0.0)
@@ -64,7 +59,7 @@ def plan_scenario(scenario: Scenario) -> Planned:
         )
     notes = (
         *traffic.notes,
-        *(_dataset_notes(prompts, len(plan)) if prompts else ()),
+        *class_notes,
         *_classes_without_requests(scenario, plan),
         *(_notes(trace) if trace else ()),
     )
@@ -91,46 +86,6 @@ def _read_trace(load: LoadConfig) -> Trace:
         seed=load.seed,
         unit=load.trace_unit,
     )
-
-
-def _prompts(scenario: Scenario, count: int) -> Prompts:
-    """Rows of the dataset for so many requests.
-
-    Raises:
-        ConfigError: they are of another form than the endpoint takes.
-    """
-    load = scenario.load
-    assert load.dataset is not None, "asked only for a load with a dataset"
-    count_tokens = HuggingFaceTokenizer(load.tokenizer).count if load.tokenizer is not None else estimated_tokens
-    prompts = choose_prompts(
-        Path(load.dataset),
-        count,
-        column=load.dataset_column,
-        shuffle_seed=load.seed if load.dataset_order == "shuffle" else None,
-        count_tokens=count_tokens,
-        skip_invalid=load.skip_invalid,
-    )
-    chats = next((row.place for row in prompts.rows if "messages" in row.content), None)
-    if scenario.target.endpoint == "completions" and chats is not None:
-        raise ConfigError(f"{chats} holds messages, which the completions endpoint does not take: use --endpoint chat")
-    return prompts
-
-
-def _lengths_of(prompts: Prompts, drawn: Ints) -> Ints:
-    """Input tokens of the rows, and output tokens where they say them; shape (n, 2)."""
-    places = np.arange(len(drawn)) % len(prompts.rows)
-    inputs = np.array([row.input_tokens for row in prompts.rows], dtype=np.int64)
-    outputs = np.array([row.output_tokens or 0 for row in prompts.rows], dtype=np.int64)
-    return np.column_stack([inputs[places], np.where(outputs[places] > 0, outputs[places], drawn[:, 1])])
-
-
-def _dataset_notes(prompts: Prompts, count: int) -> list[str]:
-    notes = [f"dataset: {number} rows left out as {reason}" for reason, number in prompts.dropped.items()]
-    if len(prompts.rows) < count:
-        notes.append(
-            f"dataset: {len(prompts.rows)} rows for {count} requests: prompts repeat, and a prefix cache may serve them"
-        )
-    return notes
 
 
 def _draw(scenario: Scenario, trace: Trace | None) -> Traffic:

@@ -62,6 +62,21 @@ class TargetConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return self.ignore_eos or "min_tokens" in self.extra_body
 
 
+class ClassWork(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What the requests of one class are, where it differs from the others.
+
+    Headers are stored with the scenario, so they must not be secrets.
+    """
+
+    input_len: int | None = None
+    output_len: int | None = None
+    dataset: str | None = None
+    dataset_column: str | None = None
+    model: str | None = None
+    headers: dict[str, str] = {}
+    extra_body: JsonObject = {}
+
+
 class LoadConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Which requests, when.
 
@@ -99,6 +114,7 @@ class LoadConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     input_len: int = 512
     output_len: int = 128
     classes: dict[str, float] = msgspec.field(default_factory=lambda: {"P1": 1.0})
+    by_class: dict[str, ClassWork] = {}
     priorities: dict[str, int] = {}
     warmup_s: float = 0.0
     num_warmups: int = 0
@@ -116,6 +132,15 @@ class LoadConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """Whether the load has planned times or a planned number of requests, rather than Locust's own users."""
         sources = (self.trace, self.profile, self.request_rate, self.num_prompts)
         return any(source is not None for source in sources)
+
+    @property
+    def asks_datasets(self) -> bool:
+        """Whether any request asks a row of a dataset, rather than a prompt that is made."""
+        return self.dataset is not None or any(work.dataset is not None for work in self.by_class.values())
+
+    def models_of_classes(self) -> tuple[str, ...]:
+        """Models that classes name for themselves, in order."""
+        return tuple(dict.fromkeys(work.model for _, work in sorted(self.by_class.items()) if work.model is not None))
 
     def phase_of(self, index: int, since_start_ns: int) -> Phase:
         """Warm-up by rule: the first seconds, or the first requests."""

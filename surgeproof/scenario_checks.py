@@ -3,6 +3,8 @@
 import math
 from collections.abc import Iterator
 
+from surgeproof.credentials import check_headers
+from surgeproof.errors import ConfigError
 from surgeproof.records import REQUEST_CLASSES
 from surgeproof.scenario import MAX_REQUESTS, MAX_UNCONFIRMED_S, LoadConfig, Scenario
 
@@ -10,6 +12,7 @@ _MAX_TOKENS = 10_000_000
 _MAX_USERS = 100_000
 _MAX_MODELS = 255
 _MAX_PROCESSES = 1024
+_SECRET_HEADERS = ("authorization", "proxy-authorization", "cookie", "x-api-key", "api-key")
 
 
 def problems_of(scenario: Scenario) -> list[str]:
@@ -20,6 +23,7 @@ def problems_of(scenario: Scenario) -> list[str]:
         *(f"{place} must be a finite number that is not negative" for place in _unusable_numbers(scenario)),
         *_too_much(scenario),
         *_model_problems(scenario),
+        *_class_problems(scenario),
         *_exclusive_keys(load),
         *_weight_problems(load),
         *_not_positive(load),
@@ -29,7 +33,7 @@ def problems_of(scenario: Scenario) -> list[str]:
 
 def _unknown_classes(scenario: Scenario) -> Iterator[str]:
     known = f"known are {', '.join(REQUEST_CLASSES)}"
-    for name in (*scenario.load.classes, *scenario.load.priorities):
+    for name in (*scenario.load.classes, *scenario.load.priorities, *scenario.load.by_class):
         if name not in REQUEST_CLASSES:
             yield f"load.classes: unknown class {name!r}; {known}"
     for name in scenario.slo:
@@ -123,6 +127,22 @@ def _exclusive_keys(load: LoadConfig) -> Iterator[str]:
         yield "load.turns: users of a closed loop wait for their answers anyway; remove one of the two"
     if load.trace is not None and load.profile is not None:
         yield "load.trace and load.profile: give one of them"
+
+
+def _class_problems(scenario: Scenario) -> Iterator[str]:
+    for name, work in scenario.load.by_class.items():
+        for key in ("input_len", "output_len"):
+            length = getattr(work, key)
+            if length is not None and not 0 < length <= _MAX_TOKENS:
+                yield f"load.by_class.{name}.{key} must lie between 1 and {_MAX_TOKENS:,} tokens"
+        if work.dataset is not None and work.input_len is not None:
+            yield f"load.by_class.{name}: a dataset's rows have lengths of their own; remove input_len"
+        if secret := [header for header in work.headers if header.lower() in _SECRET_HEADERS]:
+            yield f"load.by_class.{name}.headers: {secret[0]} would be stored; give it with --header or OPENAI_API_KEY"
+        try:
+            check_headers(work.headers)
+        except ConfigError as exc:
+            yield f"load.by_class.{name}.headers: {exc}"
 
 
 def _weight_problems(load: LoadConfig) -> Iterator[str]:

@@ -154,18 +154,29 @@ def _read_yaml(path: Path) -> JsonObject:
 def _anchor_files(raw: JsonObject, path: Path) -> None:
     """Resolve relative paths of traces and datasets from the scenario's folder, unless they exist in the current."""
     load = raw.get("load")
-    for name in ("trace", "dataset"):
-        if isinstance(load, dict) and isinstance(load.get(name), str):
-            file = Path(os.path.expanduser(load[name]))  # noqa: PTH111
-            if not file.is_absolute() and not file.exists():
-                load[name] = str((path.parent / file).resolve())
+    for holder, names in ((load, ("trace", "dataset")), *((work, ("dataset",)) for work in _class_works(load))):
+        for name in names:
+            if isinstance(holder, dict) and isinstance(holder.get(name), str):
+                file = Path(os.path.expanduser(holder[name]))  # noqa: PTH111
+                if not file.is_absolute() and not file.exists():
+                    holder[name] = str((path.parent / file).resolve())
+
+
+def _class_works(load: Any) -> list[Any]:
+    """The mappings below `load.by_class`, as far as it is one."""
+    by_class = load.get("by_class") if isinstance(load, dict) else None
+    return list(by_class.values()) if isinstance(by_class, dict) else []
 
 
 def _make_absolute(raw: JsonObject) -> None:
     """Workers run in another folder: file names must not depend on ours."""
     load, target = raw.get("load"), raw.get("target")
     tls = target.get("tls") if isinstance(target, dict) else None
-    for holder, names in ((load, ("trace", "dataset", "tokenizer")), (tls, ("ca_file", "client_cert", "client_key"))):
+    for holder, names in (
+        (load, ("trace", "dataset", "tokenizer")),
+        (tls, ("ca_file", "client_cert", "client_key")),
+        *((work, ("dataset",)) for work in _class_works(load)),
+    ):
         for name in names:
             if isinstance(holder, dict) and isinstance(holder.get(name), str):
                 holder[name] = str(Path(os.path.expanduser(holder[name])).absolute())  # noqa: PTH111

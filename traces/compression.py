@@ -29,6 +29,16 @@ _OPENERS: dict[bytes, Callable[[Path], Any]] = {
 _ARCHIVES = {b"PK\x03\x04": "a zip archive", b"7z\xbc\xaf": "a 7z archive"}
 
 
+def begins_as_parquet(path: Path) -> bool:
+    """Whether a file begins as Parquet files do.
+
+    Raises:
+        OSError: it cannot be opened.
+    """
+    with path.open("rb") as file:
+        return file.read(4) == b"PAR1"
+
+
 def open_bytes(path: Path) -> IO[bytes]:
     """The file's content without compression (gzip, bzip2, xz, zstd).
 

@@ -14,10 +14,9 @@ import numpy as np
 
 from surgeproof.errors import TraceError
 from surgeproof.strict_json import JsonObject
-from surgeproof.traces.compression import CORRUPT, open_text
+from surgeproof.traces.compression import CORRUPT, begins_as_parquet, open_text
 from surgeproof.traces.formats.rows import BadValueError, csv_records
 from surgeproof.traces.formats.rows import Malformed as BadRow
-from surgeproof.traces.reader import is_parquet
 from surgeproof.traces.request_text import text_of, token_ids_of
 
 PROMPT_COLUMNS = ("prompt", "text", "question", "instruction", "input", "query")
@@ -200,7 +199,11 @@ def _values(path: Path) -> Iterator[tuple[str, Any]]:
 
 
 def _of_file(path: Path) -> Iterator[tuple[str, Any]]:
-    rows = _arrow_rows(path) if path.suffix == ".arrow" or is_parquet(path) else _text_rows(path)
+    try:
+        is_table = path.suffix == ".arrow" or begins_as_parquet(path)
+    except OSError as exc:
+        raise TraceError(f"cannot read dataset {path}: {exc.strerror or exc}") from exc
+    rows = _arrow_rows(path) if is_table else _text_rows(path)
     for number, value in rows:
         yield f"{path}, row {number}", value
 

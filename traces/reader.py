@@ -14,7 +14,7 @@ import numpy as np
 from surgeproof.errors import TraceError
 from surgeproof.records import BLOCK_TOKENS, NS_PER_MS, NS_PER_S, TracePoint
 from surgeproof.traces.clock_grid import dequantise, detect_grid_ns
-from surgeproof.traces.compression import CORRUPT, open_text
+from surgeproof.traces.compression import CORRUPT, begins_as_parquet, open_text
 from surgeproof.traces.formats import (
     FORMATS,
     BadValueError,
@@ -192,8 +192,7 @@ def parse_columns(text: str) -> ColumnMap:
 def is_parquet(path: Path) -> bool:
     """Whether a file begins as Parquet files do."""
     try:
-        with path.open("rb") as file:
-            return file.read(4) == b"PAR1"
+        return begins_as_parquet(path)
     except OSError as exc:
         raise TraceError(f"cannot read trace {path}: {exc.strerror}") from exc
 

@@ -196,11 +196,11 @@ def test_fields_can_be_left_out_and_a_datasets_row_has_its_own() -> None:
 
 def test_contents_survive_the_file_and_are_not_stored(tmp_path: Path) -> None:
     rows = make_plan(np.arange(5, dtype=np.int64), np.ones((5, 2), dtype=np.int64), {"P1": 1.0}, 1)
-    plan = with_contents(rows, [b'{"prompt":"a"}', b'{"prompt":"bcd"}'])
+    plan = with_contents(rows, [b'{"prompt":"a"}', b'{"prompt":"bcd"}'], np.array([0, 1, 0, 1, -1]))
     plan.save(tmp_path / "plan.npz")
     again = Plan.load(tmp_path / "plan.npz")
     assert [again[index].content for index in range(5)] == [
-        b'{"prompt":"a"}', b'{"prompt":"bcd"}', b'{"prompt":"a"}', b'{"prompt":"bcd"}', b'{"prompt":"a"}',
+        b'{"prompt":"a"}', b'{"prompt":"bcd"}', b'{"prompt":"a"}', b'{"prompt":"bcd"}', None,
     ]  # fmt: skip
     assert again.digest == plan.digest != rows.digest
     assert b"bcd" not in Plan.unpack(plan.without_contents().pack()).rows.tobytes()

@@ -1,0 +1,103 @@
+"""What the requests of a plan ask, class by class: lengths, datasets and models of a class's own, and of all others."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from surgeproof.errors import ConfigError
+from surgeproof.loadgen.plan import Plan, with_contents
+from surgeproof.loadgen.prompts import HuggingFaceTokenizer
+from surgeproof.records import REQUEST_CLASSES
+from surgeproof.scenario import ClassWork, Scenario
+from surgeproof.traces.dataset import Prompts, choose_prompts
+from surgeproof.traces.formats.rows import estimated_tokens
+
+Ints = npt.NDArray[np.int64]
+
+
+class _Content(NamedTuple):
+    """Rows of datasets, and which of them each request asks; -1 for none."""
+
+    rows: list[bytes]
+    of_request: Ints
+
+
+def with_class_work(plan: Plan, scenario: Scenario) -> tuple[Plan, list[str]]:
+    """The plan with what each class asks, and notes for the user.
+
+    Raises:
+        ConfigError: a dataset's rows are of another form than the endpoint takes.
+        TraceError: a dataset cannot be read.
+    """
+    load = scenario.load
+    content, notes = _Content([], np.full(len(plan), -1, dtype=np.int64)), list[str]()
+    models = [*(scenario.target.models or {"": 1.0}), *load.models_of_classes()]
+    # Requests that ask the rows of the dataset that all classes share.
+    by_rows = np.ones(len(plan), dtype=np.bool_)
+    for name, work in load.by_class.items():
+        places = np.flatnonzero(plan.rows["request_class"] == REQUEST_CLASSES.index(name))
+        if work.model is not None:
+            plan.rows["model"][places] = models.index(work.model)
+        if work.dataset is not None or work.input_len is not None:
+            by_rows[places] = False
+        if work.dataset is not None and len(places):
+            prompts = _prompts(scenario, work.dataset, work.dataset_column, len(places))
+            notes += _notes(prompts, len(places), f"dataset of {name}")
+            _ask(plan, places, prompts, content)
+    others = np.flatnonzero(by_rows)
+    if load.dataset is not None and len(others):
+        prompts = _prompts(scenario, load.dataset, load.dataset_column, len(others))
+        notes += _notes(prompts, len(others), "dataset")
+        _ask(plan, others, prompts, content)
+    _set_lengths(plan, load.by_class)
+    if content.rows:
+        plan.rows["cached_tokens"][content.of_request >= 0] = 0
+        plan = with_contents(plan, content.rows, content.of_request)
+    return plan, notes
+
+
+def _set_lengths(plan: Plan, by_class: Mapping[str, ClassWork]) -> None:
+    for name, work in by_class.items():
+        places = plan.rows["request_class"] == REQUEST_CLASSES.index(name)
+        for key, length in (("input_tokens", work.input_len), ("output_tokens", work.output_len)):
+            if length is not None:
+                plan.rows[key][places] = length
+
+
+def _ask(plan: Plan, places: Ints, prompts: Prompts, content: _Content) -> None:
+    """Let the requests at some places ask the rows, in order and from the first again."""
+    chosen = np.arange(len(places)) % len(prompts.rows)
+    content.of_request[places] = len(content.rows) + chosen
+    content.rows.extend(msgspec.json.encode(row.content) for row in prompts.rows)
+    plan.rows["input_tokens"][places] = np.array([row.input_tokens for row in prompts.rows])[chosen]
+    outputs = np.array([row.output_tokens or 0 for row in prompts.rows])[chosen]
+    plan.rows["output_tokens"][places] = np.where(outputs > 0, outputs, plan.rows["output_tokens"][places])
+
+
+def _prompts(scenario: Scenario, dataset: str, column: str | None, count: int) -> Prompts:
+    load = scenario.load
+    prompts = choose_prompts(
+        Path(dataset),
+        count,
+        column=column,
+        shuffle_seed=load.seed if load.dataset_order == "shuffle" else None,
+        count_tokens=HuggingFaceTokenizer(load.tokenizer).count if load.tokenizer is not None else estimated_tokens,
+        skip_invalid=load.skip_invalid,
+    )
+    chats = next((row.place for row in prompts.rows if "messages" in row.content), None)
+    if scenario.target.endpoint == "completions" and chats is not None:
+        raise ConfigError(f"{chats} holds messages, which the completions endpoint does not take: use --endpoint chat")
+    return prompts
+
+
+def _notes(prompts: Prompts, count: int, of: str) -> list[str]:
+    notes = [f"{of}: {number} rows left out as {reason}" for reason, number in prompts.dropped.items()]
+    if len(prompts.rows) < count:
+        notes.append(
+            f"{of}: {len(prompts.rows)} rows for {count} requests: prompts repeat, and a prefix cache may serve them"
+        )
+    return notes
