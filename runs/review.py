@@ -12,7 +12,7 @@ from msgspec import UNSET
 from surgeproof.errors import UsageError
 from surgeproof.exit_codes import ExitCode
 from surgeproof.records import RunState, Verdict
-from surgeproof.results import Run
+from surgeproof.results import Audit, Run
 from surgeproof.runs.stored import ended_run, measured_run, same_load
 from surgeproof.scenario import Scenario
 from surgeproof.slo.baseline import (
@@ -24,6 +24,7 @@ from surgeproof.slo.baseline import (
     earlier_runs,
     explain,
 )
+from surgeproof.slo.breaches import DELAYS, client_error_of
 from surgeproof.slo.breaker import Breaker, breaker
 from surgeproof.slo.compare import Difference, Figure, Policy, compare, figures_of, groups, lost
 from surgeproof.slo.decision import Action, Decision, decide
@@ -63,7 +64,21 @@ def _differences(before: tuple[Run, Measured], after: tuple[Run, Measured], poli
     runs = (before[0], after[0])
     paced = any(_is_paced(run.scenario) for run in runs)
     paired = _plan_digest(runs[0]) == _plan_digest(runs[1]) is not None
-    return compare(before[1], after[1], policy, paced=paced, paired=paired)
+    error_ms = sum(_client_error_ms(run) for run in runs)
+    return compare(before[1], after[1], policy, paced=paced, paired=paired, error_ms=error_ms)
+
+
+def _client_error_ms(run: Run) -> float:
+    error = client_error_of(run.audit or Audit())
+    return error.send_ms + error.read_ms + error.clock_ms
+
+
+def _can_be_compared(run: Run) -> bool:
+    """Whether it ended by itself, and whatever its client did wrong is known in milliseconds."""
+    breaches = run.audit.breaches if run.audit else ()
+    return run.state is RunState.FINISHED and all(
+        breach.effects and DELAYS.issuperset(breach.effects) for breach in breaches
+    )
 
 
 def _comparison_notes(runs: Sequence[Run], missing: dict[int, list[str]]) -> list[str]:
@@ -73,7 +88,12 @@ def _comparison_notes(runs: Sequence[Run], missing: dict[int, list[str]]) -> lis
         f"run {run.id} is {run.verdict if run.verdict is Verdict.INVALID else run.state}: "
         "its figures may be limited by the client, or cover only part of the run"
         for run in runs
-        if not run.comparable
+        if not _can_be_compared(run)
+    ]
+    notes += [
+        f"run {run.id}'s client was late by up to {_client_error_ms(run):.1f} ms, which the bounds allow for"
+        for run in runs
+        if _can_be_compared(run) and _client_error_ms(run) > 0
     ]
     notes += [
         f"runs {first.id} and {run.id} sent different requests: their plans differ"
@@ -107,7 +127,7 @@ def _comparison_exit(
 ) -> ExitCode:
     """Precedence: runs that are not comparable, then alarms, then unclear figures."""
     each = [difference for pair in differences for difference in pair]
-    if not all(run.comparable for run in runs):
+    if not all(_can_be_compared(run) for run in runs):
         return ExitCode.INVALID
     if any(difference.alarm for difference in each):
         return ExitCode.FAIL
@@ -159,12 +179,12 @@ def decision_of(db_url: str, run_id: int, baseline_id: int | None, policy: Polic
     if baseline_id is None:
         return decide(measured, run.verdict)
     baseline, before = ended_run(engine, baseline_id), measured_run(engine, baseline_id)
-    if not baseline.comparable or not before.judged.any():
+    if not _can_be_compared(baseline) or not before.judged.any():
         raise UsageError(
             f"run {baseline_id} cannot be a baseline: it is {baseline.verdict or baseline.state}, or "
             "its client's audit was breached"
         )
-    if not run.comparable:
+    if not _can_be_compared(run):
         return Decision(Action.HOLD, "the client's audit was breached, so the run cannot be compared with the baseline")
     success = float(before.ok[before.judged].mean())
     differences = _differences((baseline, before), (run, measured), policy)

@@ -118,7 +118,13 @@ class Difference(msgspec.Struct, frozen=True):
 
 
 def compare(
-    before: Measured, after: Measured, policy: Policy | None = None, *, paced: bool = False, paired: bool = False
+    before: Measured,
+    after: Measured,
+    policy: Policy | None = None,
+    *,
+    paced: bool = False,
+    paired: bool = False,
+    error_ms: float = 0.0,
 ) -> list[Difference]:
     """All differences between two runs, in the order a reader wants them.
 
@@ -128,8 +134,10 @@ def compare(
         policy: what is accepted.
         paced: whether a plan set the rate of a run (open loop): its rates tell of the plan and decide nothing.
         paired: whether both ran one plan, so that requests can be compared one by one.
+        error_ms: how far off a latency of the one run against the other can be by the doing of late clients.
     """
     policy = policy or Policy()
+    tokens = _later_tokens(before, after)
     pairs = []
     for group in groups(before, after):
         old, new = (figures_of(run, group) for run in (before, after))
@@ -140,11 +148,18 @@ def compare(
     deciding = {("all", metric) for metric in chosen if not (paced and metric.endswith("/s"))}
     count = min(int(before.judged.sum()), int(after.judged.sum()))
     return [
-        _decided(pair, policy, count, len(deciding))
+        _decided(pair, policy, count, len(deciding), error_ms / (tokens if pair.metric.startswith("tpot") else 1.0))
         if (pair.group, pair.metric) in deciding
         else _explored(pair, policy, len(pairs) - len(deciding))
         for pair in pairs
     ]
+
+
+def _later_tokens(*runs: Measured) -> float:
+    """Tokens after the first of a usual answer, over which a delay of one event is spread; at least 1."""
+    tokens = np.concatenate([run.numbers["output_tokens"][run.judged & run.ok] for run in runs])
+    known = tokens[~np.isnan(tokens)]
+    return max(1.0, float(np.median(known)) - 1) if len(known) else 1.0
 
 
 class _Pair(NamedTuple):
@@ -300,7 +315,7 @@ def _points(alpha: float) -> float:
     return NormalDist().inv_cdf(1 - alpha) / NORMAL_POINT
 
 
-def _decided(pair: _Pair, policy: Policy, count: int, figures: int) -> Difference:
+def _decided(pair: _Pair, policy: Policy, count: int, figures: int, error_ms: float) -> Difference:
     """PASS where the bound for the worse is inside the margin, FAIL where the other, corrected one is beyond it."""
     metric, old, new = pair.metric, pair.old, pair.new
     margin = policy.margin(metric, old.value)
@@ -308,6 +323,8 @@ def _decided(pair: _Pair, policy: Policy, count: int, figures: int) -> Differenc
     rises = metric.endswith("ms")
     better, worse = _ALPHA / figures, _ALPHA
     low, high = _bounds(pair, better if rises else worse, worse if rises else better)
+    if rises and low is not None and high is not None:
+        low, high = low - error_ms, high + error_ms
     least, most = (low, high) if rises else (_negative(high), _negative(low))
     change = (new.value - old.value) * (1 if rises else -1)
     if most is not None and most <= margin:

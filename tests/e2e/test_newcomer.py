@@ -121,7 +121,7 @@ def test_locust_from_an_installed_package(machine: Machine, endpoint: str) -> No
             "Is the server up",
         ),
         (("run",), 2, "no load"),
-        (("runs", "show", "99"), 2, "no run 99"),
+        (("runs", "show", "x"), 2, "not a valid integer"),
         (("runs", "list", "--db", "sqlite:///nowhere.db"), 2, "run a load test first"),
         (("ui",), 2, "surgeproof[ui]"),
         (("examples", "nothing"), 2, "there is no example"),

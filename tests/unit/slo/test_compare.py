@@ -138,3 +138,17 @@ def test_groups_are_classes_and_length_buckets_that_both_runs_fill() -> None:
 def test_figures_that_a_run_has_lost_are_named() -> None:
     assert lost(simulated(1), measured([None] * 3000))[:3] == ["ttft mean, ms", "ttft p50, ms", "ttft p95, ms"]
     assert lost(simulated(1), simulated(2)) == []
+
+
+def test_the_delay_of_a_late_client_widens_the_bounds_of_latencies() -> None:
+    """30 ms slower where 20 are accepted: shown by clients on time, open where they were late by 15 ms together."""
+    before, after = simulated(1), simulated(1, shift_ms=30.0)
+    policy = Policy(p50_rise_ms=20.0, p50_rise=0.0)
+    sharp, vague = (
+        {d.metric: d for d in compare(before, after, policy, paced=True, paired=True, error_ms=error)}["ttft p50, ms"]
+        for error in (0.0, 15.0)
+    )
+    assert sharp.low is not None
+    assert vague.low is not None
+    assert vague.low == pytest.approx(sharp.low - 15.0)
+    assert (str(sharp.verdict), str(vague.verdict)) == ("FAIL", "INCONCLUSIVE")
