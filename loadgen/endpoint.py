@@ -11,6 +11,7 @@ import socket
 import ssl
 import time
 from typing import Any
+from urllib.parse import urljoin
 
 import msgspec
 
@@ -27,6 +28,9 @@ _TOTAL_TIMEOUT_S = 10.0
 _MAX_BODY_BYTES = 8 << 20
 _QUOTED_CHARS = 160
 _NAMES_SHOWN = 20
+_NAME_KEYS = ("id", "name", "model")
+_PATIENCE_S = 30.0
+"""How long a list may take where it alone can say which model there is."""
 _NOT_TLS = ("WRONG_VERSION_NUMBER", "record layer failure", "PACKET_LENGTH_TOO_LONG", "HTTP_REQUEST")
 """What OpenSSL says of a port that answers without TLS."""
 
@@ -73,7 +77,8 @@ def check_endpoint(config: TargetConfig, secrets: Secrets) -> Endpoint:
     base_url = base_url_of(config)
     target = Target(base_url, secrets.headers, config.tls)
     wanted = [*config.models] or ([config.model] if config.model else [])
-    listing = _ask(target, Redactor(secrets_of_headers(secrets.headers)))
+    redact = Redactor(secrets_of_headers(secrets.headers))
+    listing = _ask(target, redact, _TIMEOUT_S if wanted else max(_TIMEOUT_S, _PATIENCE_S))
     if not listing.models:
         if not wanted:
             raise EndpointError(
@@ -94,7 +99,7 @@ def check_endpoint(config: TargetConfig, secrets: Secrets) -> Endpoint:
     return Endpoint(base_url, chosen, limit if isinstance(limit, int) else None, tuple(notes))
 
 
-def _ask(target: Target, redact: Redactor) -> _Listing:
+def _ask(target: Target, redact: Redactor, timeout_s: float) -> _Listing:
     """Ask for the list of models, on the way that the load will take.
 
     Raises:
@@ -105,13 +110,16 @@ def _ask(target: Target, redact: Redactor) -> _Listing:
     proxy = target.proxy.geturl() if target.proxy else None
     try:
         with httpx2.Client(
-            timeout=_TIMEOUT_S, verify=target.tls_context or False, proxy=proxy, trust_env=False
+            timeout=httpx2.Timeout(timeout_s, connect=_TIMEOUT_S),
+            verify=target.tls_context or False,
+            proxy=proxy,
+            trust_env=False,
         ) as client:
             status, headers, body = _get(
                 client, f"{target.base_url}/models", replaced({"Accept-Encoding": "identity"}, target.headers)
             )
     except httpx2.ReadTimeout:
-        return _Listing(problem=f"no answer from /models within {_TIMEOUT_S:g} s")
+        return _Listing(problem=f"no answer from /models within {timeout_s:g} s")
     except (CodingError, _UnusableListError) as exc:
         return _Listing(problem=str(exc))
     except (httpx2.HTTPError, httpx2.InvalidURL, UnicodeError, ValueError) as exc:
@@ -128,7 +136,10 @@ def _listing(target: Target, status: int, headers: Any, text: str) -> _Listing:
     if models:
         return _Listing(models)
     if location := headers.get("location"):
-        return _Listing(problem=f"/models redirects to {location} (HTTP {status}): give that address if it is right")
+        location = urljoin(f"{target.base_url}/models", location).removesuffix("/").removesuffix("/models")
+        return _Listing(
+            problem=f"/models redirects to {location} (HTTP {status}): give that as --base-url if it is right"
+        )
     if status == 400 and target.scheme == "http" and _speaks_tls(target):
         raise EndpointError(f"endpoint {target.base_url} speaks TLS: write https:// in place of http://")
     hint = ": set OPENAI_API_KEY or give --header" if status in (401, 403) and not target.headers else ""
@@ -153,11 +164,20 @@ def _get(client: Any, url: str, headers: dict[str, str]) -> tuple[int, Any, byte
 
 
 def _models(text: str) -> list[JsonObject]:
+    """Entries with a name below `id`, from OpenAI's form of the list and from those of others; none from other texts."""
     try:
-        data = json.loads(text).get("data")
-    except (ValueError, AttributeError, RecursionError):
+        answer = json.loads(text)
+    except (ValueError, RecursionError):
         return []
-    return [m for m in data if isinstance(m, dict) and "id" in m] if isinstance(data, list) else []
+    listed = answer.get("data", answer.get("models")) if isinstance(answer, dict) else answer
+    entries = [{"id": one} if isinstance(one, str) else one for one in listed] if isinstance(listed, list) else []
+    named = [entry | {"id": _name_of(entry)} for entry in entries if isinstance(entry, dict)]
+    return [entry for entry in named if entry["id"]]
+
+
+def _name_of(entry: JsonObject) -> str | None:
+    """A model's name: OpenAI's field, or one that other servers use."""
+    return next((entry[key] for key in _NAME_KEYS if isinstance(entry.get(key), str) and entry[key]), None)
 
 
 def _quoted(text: str) -> str:

@@ -50,8 +50,6 @@ def _changes(effect: Effect, verdict: Verdict, rule: Rule) -> bool:
 
 def voided(verdict: RuleVerdict, breach: AuditCheck) -> RuleVerdict:
     """The verdict as INVALID, with what to do about it."""
-    return msgspec.structs.replace(
-        verdict,
-        verdict=Verdict.INVALID,
-        reason=f"the client is not trustworthy ({breach.name}): {breach.remedy}",
-    )
+    by_load = breach.effects and {Effect.LESS_LOAD, Effect.MORE_LOAD}.issuperset(breach.effects)
+    what = "the load was not the planned one" if by_load else "the client is not trustworthy"
+    return msgspec.structs.replace(verdict, verdict=Verdict.INVALID, reason=f"{what} ({breach.name}): {breach.remedy}")

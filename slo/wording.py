@@ -39,8 +39,9 @@ def rates_line(summary: Summary) -> str | None:
 
 def _bounded(figures: ClassSummary, name: str) -> str:
     value = getattr(figures, name)
-    shown = number(value if isinstance(value, float) else None)
-    return f"{shown}{_between(figures.bounds.get(name), number)}"
+    if not isinstance(value, float):
+        return number(None)
+    return f"{number(value)}{_between(figures.bounds.get(name), number)}"
 
 
 def _between(interval: Interval | None, text: Callable[[float | None], str]) -> str:

@@ -10,5 +10,4 @@ def sqlite_path(db_url: str) -> Path | None:
     scheme, separator, rest = db_url.partition(":///")
     if not separator or scheme.partition("+")[0] != "sqlite":
         return None
-    name = rest.partition("?")[0]
-    return Path(name) if name and name != ":memory:" else None
+    return Path(rest) if rest and rest != ":memory:" else None

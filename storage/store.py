@@ -5,10 +5,12 @@ that are there already are left as they are: storing a spool twice changes nothi
 """
 
 import json
+import os
 import sqlite3
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -55,24 +57,36 @@ def open_engine(url: str, *, create: bool = True) -> sa.Engine:
         url = "postgresql+psycopg://" + url.partition("://")[2]
     try:
         if path is not None:
-            # A name is the file's own: SQLAlchemy would take `%41` in it for an `A`.
-            file_url = sa.engine.make_url(url).set(database=str(path))
+            # A name is the file's own: SQLAlchemy would take `%41` in it for an `A`, and drop what follows a `?`.
+            file_url = sa.URL.create(url.partition(":")[0], database=str(path))
             engine = sa.create_engine(file_url, connect_args={"timeout": LOCK_TIMEOUT_S})
         else:
             # Queries are rare: a pool would keep connections of a shared server busy for nothing.
             engine = sa.create_engine(url, poolclass=sa.NullPool)
     except (sa.exc.ArgumentError, sa.exc.NoSuchModuleError, ModuleNotFoundError) as exc:
-        is_postgres = url.startswith("postgresql") and isinstance(exc, ModuleNotFoundError)
-        hint = "; install surgeproof[postgres]" if is_postgres else "; write sqlite:///FILE or postgresql://HOST/NAME"
-        raise ConfigError(f"database URL {shown_url(url)!r} cannot be used: {exc}{hint}") from exc
+        if url.startswith("postgresql") and isinstance(exc, ModuleNotFoundError):
+            raise ConfigError("PostgreSQL needs: pip install 'surgeproof[postgres]'") from exc
+        raise ConfigError(
+            f"database URL {shown_url(url)!r} cannot be used: write sqlite:///FILE or postgresql://HOST/NAME"
+        ) from exc
     if path is not None and create:
         sa.event.listen(engine, "connect", _tune_sqlite)
     try:
         with translated_errors("open", engine):
             ensure_schema(engine, create=create)
     except StoreError as exc:
-        raise DatabaseUnusableError(str(exc)) from exc
+        if isinstance(exc, DatabaseUnusableError):
+            raise
+        what = "" if path is None else _what_is_there(path)
+        raise DatabaseUnusableError(f"{exc}{what}; give another database with --db, or make this one usable") from exc
     return engine
+
+
+def _what_is_there(path: Path) -> str:
+    """What stands in place of an SQLite file, where that says more than the driver."""
+    if path.is_dir():
+        return " (it is a folder)"
+    return "" if os.access(path, os.R_OK) else " (it cannot be read)"
 
 
 class Store:

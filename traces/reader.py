@@ -32,6 +32,9 @@ from surgeproof.traces.formats.rows import MAX_SPAN_NS
 MALFORMED = "malformed"
 _EXAMPLES_KEPT = 5
 _UNIT_FLAGS = "run --trace-unit, traces --unit"
+_MIN_ROWS = 20
+_DOUBTFUL_LOW_RATE_PER_S = 0.01
+"""A trace with a lower rate, a request in two minutes, is more likely one in milliseconds, read as seconds."""
 _DOUBTFUL_RATE_PER_S = 100.0
 """A trace with a higher rate is more likely one in seconds, read as milliseconds."""
 
@@ -100,9 +103,9 @@ def read_trace(
     for parsed in _parsed(path, format_name, columns, trace, unit):
         if isinstance(parsed, Row):
             trace.delayed += parsed.delayed
-            if before is not None and parsed.at_ns < before:
-                trace.out_of_order += 1
-            before = parsed.at_ns
+            if not parsed.delayed:
+                trace.out_of_order += before is not None and parsed.at_ns < before
+                before = parsed.at_ns
             said = hash(parsed[1:])
             trace.repeated += said in seen
             seen.add(said)
@@ -138,8 +141,8 @@ def _parsed(
         if trace_format.unit_ns is None:
             raise TraceError(f"{path}: the times of format {trace_format.name} have a fixed unit; leave {unit!r} out")
         yield from _in_unit(parsed, UNITS_NS[unit] / trace_format.unit_ns)
-    elif trace_format.unit_ns == NS_PER_MS:
-        yield from _checked_ms(parsed, path, trace)
+    elif trace_format.unit_ns in (NS_PER_MS, NS_PER_S):
+        yield from _checked_unit(parsed, path, trace, trace_format.unit_ns)
     else:
         yield from parsed
 
@@ -154,8 +157,8 @@ def _in_unit(rows: Iterator[Parsed], factor: float) -> Iterator[Parsed]:
             yield row
 
 
-def _checked_ms(rows: Iterator[Parsed], path: Path, trace: Trace) -> Iterator[Parsed]:
-    """Rows in milliseconds, unless they look like seconds: with fractions, and at a rate that no endpoint has.
+def _checked_unit(rows: Iterator[Parsed], path: Path, trace: Trace, unit_ns: int) -> Iterator[Parsed]:
+    """Rows in milliseconds that do not look like seconds, and the other way round: at rates that no endpoint has.
 
     Raises:
         TraceError: the times have fractions, and the rate is above 100 requests a second.
@@ -169,7 +172,14 @@ def _checked_ms(rows: Iterator[Parsed], path: Path, trace: Trace) -> Iterator[Pa
             fractions += row.at_ns % NS_PER_MS != 0
         yield row
     span_s = (last_ns - first_ns) / NS_PER_S
-    if count < 2 or span_s <= 0 or count / span_s <= _DOUBTFUL_RATE_PER_S:
+    if count < 2 or span_s <= 0:
+        return
+    if unit_ns == NS_PER_S:
+        if count >= _MIN_ROWS and count / span_s < _DOUBTFUL_LOW_RATE_PER_S:
+            doubt = f"{count} requests in {span_s:.3g} s if its times are seconds"
+            trace.unit_note = f"{doubt}; if they are milliseconds, name their unit ({_UNIT_FLAGS} ms)"
+        return
+    if count / span_s <= _DOUBTFUL_RATE_PER_S:
         return
     doubt = f"{count} requests in {span_s:.3g} s if its times are milliseconds"
     if fractions:

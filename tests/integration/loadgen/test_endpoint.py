@@ -51,6 +51,21 @@ def test_without_a_name_the_first_model_is_taken() -> None:
         assert look(url, model="b") == Endpoint(url, "b", 4096)
 
 
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"data": [{"id": None}, {"x": 1}, None, {"id": "a"}]},
+        [{"id": "a"}, {"id": "b"}],
+        ["a", "b"],
+        {"models": [{"name": "a", "size": 7}]},
+        {"models": [{"model": "a"}]},
+    ],
+)
+def test_other_forms_of_the_list_name_models_too(body: object) -> None:
+    with listing(saying(body)) as url:
+        assert look(url).model == "a"
+
+
 def page(status: int, text: str) -> Answer:
     return lambda _: web.Response(status=status, text=text, content_type="text/html")
 
@@ -70,10 +85,10 @@ UNLISTED = [
     (saying({"detail": "Not Found"}, 404), "HTTP 404 from /models, 'Not Found'"),
     (saying({"data": []}), "HTTP 200 from /models"),
     (saying({"data": {"m": 1}}), "HTTP 200 from /models"),
-    (saying(["m"]), "HTTP 200 from /models"),
+    (saying({"data": [{"id": None}, {"id": 5}, None, {"x": 1}]}), "HTTP 200 from /models"),
     (page(200, "<html><style>b {}</style><b>Sign in</b>, please</html>"), "'an HTML page: Sign in , please'"),
     (page(502, ""), "HTTP 502 from /models"),
-    (redirect, "/models redirects to https://b.example/v1/models (HTTP 301)"),
+    (redirect, "/models redirects to https://b.example/v1 (HTTP 301)"),
 ]  # fmt: skip
 
 
@@ -102,7 +117,8 @@ def test_a_list_that_does_not_come_stops_nobody_who_named_a_model(monkeypatch: p
 
     with listing(models("m"), delay_s=20.0) as url:
         assert "no answer from /models within 0.2 s" in look(url, model="m").notes[0]
-        with pytest.raises(EndpointError, match=r"no answer from /models within 0.2 s.* Name one"):
+        monkeypatch.setattr(endpoint, "_PATIENCE_S", 0.4)
+        with pytest.raises(EndpointError, match=r"no answer from /models within 0.4 s.* Name one"):
             look(url)
 
 

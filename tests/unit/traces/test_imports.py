@@ -309,3 +309,24 @@ def test_an_archive_and_utf_16_are_told(tmp_path: Path) -> None:
         archive.writestr("trace.jsonl", row)
     with pytest.raises(TraceError, match="is a zip archive: unpack it first"):
         read_trace(tmp_path / "trace.zip")
+
+
+def test_seconds_that_may_be_milliseconds_are_read_as_the_format_says_with_a_note(tmp_path: Path) -> None:
+    trace = read_trace(written(tmp_path, *(chat(number, -1, number * 500) for number in range(30))))
+    assert trace.points[-1].at_ns == 14_500_000_000_000
+    assert "30 requests in 1.45e+04 s if its times are seconds" in str(trace.unit_note)
+    slow = read_trace(written(tmp_path, *(chat(number, -1, number * 50) for number in range(30))))
+    assert slow.unit_note is None
+
+
+def test_delays_that_overlap_are_not_out_of_order(tmp_path: Path) -> None:
+    lengths = {"input_length": 4, "output_length": 2}
+    rows = [
+        {"session_id": name, "timestamp": start} | lengths
+        if turn == 0
+        else {"session_id": name, "delay": 500} | lengths
+        for start, name in ((0, "a"), (900, "b"), (1800, "c"))
+        for turn in range(3)
+    ]
+    trace = read_trace(written(tmp_path, *rows))
+    assert (trace.out_of_order, trace.delayed) == (0, 6)
