@@ -137,9 +137,7 @@ def _listing(target: Target, status: int, headers: Any, text: str) -> _Listing:
         return _Listing(models)
     if location := headers.get("location"):
         location = urljoin(f"{target.base_url}/models", location).removesuffix("/").removesuffix("/models")
-        return _Listing(
-            problem=f"/models redirects to {location} (HTTP {status}): give that as --base-url if it is right"
-        )
+        return _Listing(problem=f"/models redirects to {location} (HTTP {status}): is that the right --base-url?")
     if status == 400 and target.scheme == "http" and _speaks_tls(target):
         raise EndpointError(f"endpoint {target.base_url} speaks TLS: write https:// in place of http://")
     hint = ": set OPENAI_API_KEY or give --header" if status in (401, 403) and not target.headers else ""
@@ -164,7 +162,7 @@ def _get(client: Any, url: str, headers: dict[str, str]) -> tuple[int, Any, byte
 
 
 def _models(text: str) -> list[JsonObject]:
-    """Entries with a name below `id`, from OpenAI's form of the list and from those of others; none from other texts."""
+    """Entries with a name below `id`, from the form of the list that OpenAI has, or others; none from other texts."""
     try:
         answer = json.loads(text)
     except (ValueError, RecursionError):
