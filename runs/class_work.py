@@ -12,8 +12,8 @@ from surgeproof.errors import ConfigError
 from surgeproof.loadgen.plan import Plan, with_contents
 from surgeproof.loadgen.prompts import HuggingFaceTokenizer
 from surgeproof.records import REQUEST_CLASSES
-from surgeproof.scenario import ClassWork, Scenario
-from surgeproof.traces.dataset import Prompts, choose_prompts
+from surgeproof.scenario import ClassWork, Scenario, is_text_file
+from surgeproof.traces.dataset import Prompts, choose_prompts, cut_text
 from surgeproof.traces.formats.rows import estimated_tokens
 
 Ints = npt.NDArray[np.int64]
@@ -37,6 +37,7 @@ def with_class_work(plan: Plan, scenario: Scenario) -> tuple[Plan, list[str]]:
     content, notes = _Content([], np.full(len(plan), -1, dtype=np.int64)), list[str]()
     models = [*(scenario.target.models or {"": 1.0}), *load.models_of_classes()]
     # Requests that ask the rows of the dataset that all classes share.
+    _set_lengths(plan, load.by_class)
     by_rows = np.ones(len(plan), dtype=np.bool_)
     for name, work in load.by_class.items():
         places = np.flatnonzero(plan.rows["request_class"] == REQUEST_CLASSES.index(name))
@@ -45,26 +46,27 @@ def with_class_work(plan: Plan, scenario: Scenario) -> tuple[Plan, list[str]]:
         if work.dataset is not None or work.input_len is not None:
             by_rows[places] = False
         if work.dataset is not None and len(places):
-            prompts = _prompts(scenario, work.dataset, work.dataset_column, len(places))
+            prompts = _prompts(scenario, work.dataset, work.dataset_column, plan.rows["input_tokens"][places])
             notes += _notes(prompts, len(places), f"dataset of {name}")
             _ask(plan, places, prompts, content)
     others = np.flatnonzero(by_rows)
     if load.dataset is not None and len(others):
-        prompts = _prompts(scenario, load.dataset, load.dataset_column, len(others))
+        prompts = _prompts(scenario, load.dataset, load.dataset_column, plan.rows["input_tokens"][others])
         notes += _notes(prompts, len(others), "dataset")
         _ask(plan, others, prompts, content)
-    _set_lengths(plan, load.by_class)
+    # The rows' own limits of the answer give way to those of their class.
+    _set_lengths(plan, load.by_class, outputs_only=True)
     if content.rows:
         plan.rows["cached_tokens"][content.of_request >= 0] = 0
         plan = with_contents(plan, content.rows, content.of_request)
     return plan, notes
 
 
-def _set_lengths(plan: Plan, by_class: Mapping[str, ClassWork]) -> None:
+def _set_lengths(plan: Plan, by_class: Mapping[str, ClassWork], *, outputs_only: bool = False) -> None:
     for name, work in by_class.items():
         places = plan.rows["request_class"] == REQUEST_CLASSES.index(name)
         for key, length in (("input_tokens", work.input_len), ("output_tokens", work.output_len)):
-            if length is not None:
+            if length is not None and not (outputs_only and key == "input_tokens"):
                 plan.rows[key][places] = length
 
 
@@ -78,14 +80,18 @@ def _ask(plan: Plan, places: Ints, prompts: Prompts, content: _Content) -> None:
     plan.rows["output_tokens"][places] = np.where(outputs > 0, outputs, plan.rows["output_tokens"][places])
 
 
-def _prompts(scenario: Scenario, dataset: str, column: str | None, count: int) -> Prompts:
+def _prompts(scenario: Scenario, dataset: str, column: str | None, lengths: Ints) -> Prompts:
+    """Rows for as many requests as there are planned lengths; a text is cut to these."""
     load = scenario.load
+    count_tokens = HuggingFaceTokenizer(load.tokenizer).count if load.tokenizer is not None else estimated_tokens
+    if is_text_file(dataset):
+        return cut_text(Path(dataset), lengths.tolist(), count_tokens, load.seed)
     prompts = choose_prompts(
         Path(dataset),
-        count,
+        len(lengths),
         column=column,
         shuffle_seed=load.seed if load.dataset_order == "shuffle" else None,
-        count_tokens=HuggingFaceTokenizer(load.tokenizer).count if load.tokenizer is not None else estimated_tokens,
+        count_tokens=count_tokens,
         skip_invalid=load.skip_invalid,
     )
     chats = next((row.place for row in prompts.rows if "messages" in row.content), None)

@@ -10,4 +10,7 @@ def sqlite_path(db_url: str) -> Path | None:
     scheme, separator, rest = db_url.partition(":///")
     if not separator or scheme.partition("+")[0] != "sqlite":
         return None
-    return Path(rest) if rest and rest != ":memory:" else None
+    name, _, options = rest.partition("?")
+    # A `?` may be a part of the file's name; options are pairs.
+    name = name if all("=" in option for option in options.split("&")) else rest
+    return Path(name) if name and name != ":memory:" else None

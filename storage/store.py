@@ -57,8 +57,8 @@ def open_engine(url: str, *, create: bool = True) -> sa.Engine:
         url = "postgresql+psycopg://" + url.partition("://")[2]
     try:
         if path is not None:
-            # A name is the file's own: SQLAlchemy would take `%41` in it for an `A`, and drop what follows a `?`.
-            file_url = sa.URL.create(url.partition(":")[0], database=str(path))
+            # A name is the file's own: SQLAlchemy would take `%41` in it for an `A`, and cut it at a `?`.
+            file_url = sa.URL.create(url.partition(":")[0], database=str(path), query=sa.make_url(url).query)
             engine = sa.create_engine(file_url, connect_args={"timeout": LOCK_TIMEOUT_S})
         else:
             # Queries are rare: a pool would keep connections of a shared server busy for nothing.

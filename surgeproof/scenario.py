@@ -4,6 +4,7 @@ Keys are those of docs/scenarios.md. `scenario_file` reads one from YAML and fla
 one as a whole is found by `scenario_checks`.
 """
 
+from pathlib import PurePath
 from typing import Literal
 
 import msgspec
@@ -14,6 +15,8 @@ from surgeproof.strict_json import JsonObject
 DEFAULT_MAX_CONCURRENCY = 10_000
 MAX_UNCONFIRMED_S = 24 * 3600.0
 """A plan that lasts longer must be confirmed with `allow_long`."""
+TEXT_SUFFIXES = (".txt", ".md", ".text")
+"""Of files that are texts; with another suffix behind it where they are compressed."""
 MAX_REQUESTS = 20_000_000
 """A larger plan is rejected before memory is allocated: it is most likely a typing error."""
 
@@ -60,6 +63,11 @@ class TargetConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def fixes_lengths(self) -> bool:
         """Whether requests forbid an answer that ends early."""
         return self.ignore_eos or "min_tokens" in self.extra_body
+
+
+def is_text_file(dataset: str) -> bool:
+    """Whether a dataset is a plain text, from which prompts of any length are cut; told by its name."""
+    return any(suffix in TEXT_SUFFIXES for suffix in PurePath(dataset).suffixes[-2:])
 
 
 class ClassWork(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from surgeproof.credentials import check_headers
 from surgeproof.errors import ConfigError
 from surgeproof.records import REQUEST_CLASSES
-from surgeproof.scenario import MAX_REQUESTS, MAX_UNCONFIRMED_S, LoadConfig, Scenario
+from surgeproof.scenario import MAX_REQUESTS, MAX_UNCONFIRMED_S, LoadConfig, Scenario, is_text_file
 
 _MAX_TOKENS = 10_000_000
 _MAX_USERS = 100_000
@@ -135,7 +135,7 @@ def _class_problems(scenario: Scenario) -> Iterator[str]:
             length = getattr(work, key)
             if length is not None and not 0 < length <= _MAX_TOKENS:
                 yield f"load.by_class.{name}.{key} must lie between 1 and {_MAX_TOKENS:,} tokens"
-        if work.dataset is not None and work.input_len is not None:
+        if work.dataset is not None and work.input_len is not None and not is_text_file(work.dataset):
             yield f"load.by_class.{name}: a dataset's rows have lengths of their own; remove input_len"
         if secret := [header for header in work.headers if header.lower() in _SECRET_HEADERS]:
             yield f"load.by_class.{name}.headers: {secret[0]} would be stored; give it with --header or OPENAI_API_KEY"

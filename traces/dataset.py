@@ -6,7 +6,7 @@ caller's tokenizer counts, or estimates.
 """
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,6 +26,8 @@ _NOT_OF_THE_ROW = ("model", "stream", "stream_options", "user")
 _LIMITS = ("max_completion_tokens", "max_tokens")
 _HUMAN, _MODEL = ("human", "user"), ("gpt", "assistant", "chatgpt", "bing", "bard")
 _SUFFIXES = (".parquet", ".arrow", ".jsonl", ".json", ".csv")
+_MIN_WORDS = 100
+_SAMPLE_WORDS = 20_000
 _MALFORMED, _EMPTY = "malformed", "no_prompt"
 
 CountTokens = Callable[[str], int]
@@ -83,6 +85,53 @@ def choose_prompts(
         reasons = ", ".join(f"{number} {reason}" for reason, number in dropped.items()) or "no rows at all"
         raise TraceError(f"{path}: no prompt to send ({reasons})")
     return Prompts(chosen, dropped)
+
+
+def cut_text(path: Path, lengths: Sequence[int], count_tokens: CountTokens, seed: int) -> Prompts:
+    """Prompts of given lengths, cut out of a text at random places, so that a text stays text.
+
+    Args:
+        path: the text.
+        lengths: tokens of each prompt.
+        count_tokens: length of a text.
+        seed: of the places.
+
+    Raises:
+        TraceError: the file cannot be read, or holds under a hundred words.
+    """
+    words = " ".join(_lines_of(path)).split()
+    if len(words) < _MIN_WORDS:
+        raise TraceError(
+            f"{path}: {len(words)} words are too few to cut prompts from; at least {_MIN_WORDS} are needed"
+        )
+    per_word = max(1e-3, count_tokens(" ".join(words[:_SAMPLE_WORDS])) / len(words[:_SAMPLE_WORDS]))
+    rng = np.random.default_rng(seed)
+    rows = []
+    for number, length in enumerate(lengths):
+        start = int(rng.integers(0, len(words)))
+        text = _cut(words, start, length / per_word)
+        # Once more by the length that this piece has.
+        text = _cut(words, start, len(text.split()) * length / max(1, count_tokens(text)))
+        rows.append(PromptRow(f"{path}, piece {number}", {"prompt": text}, count_tokens(text), None))
+    return Prompts(rows, {})
+
+
+def _cut(words: Sequence[str], start: int, count: float) -> str:
+    """So many words from a place on, from the beginning again at the end."""
+    wanted = max(1, round(count))
+    return " ".join(words[(start + index) % len(words)] for index in range(wanted))
+
+
+def _lines_of(path: Path) -> Iterator[str]:
+    try:
+        with open_text(path) as file:
+            yield from file
+    except UnicodeDecodeError as exc:
+        raise TraceError(f"{path}: not UTF-8 text ({exc})") from exc
+    except CORRUPT as exc:
+        raise TraceError(f"{path}: the compressed file is cut off or damaged ({exc})") from exc
+    except OSError as exc:
+        raise TraceError(f"cannot read dataset {path}: {exc.strerror or exc}") from exc
 
 
 def _first(rows: Iterator[PromptRow], count: int) -> list[PromptRow]:
@@ -209,22 +258,13 @@ def _of_file(path: Path) -> Iterator[tuple[str, Any]]:
 
 
 def _text_rows(path: Path) -> Iterator[tuple[int, Any]]:
-    try:
-        with open_text(path) as file:
-            first = next((line for line in file if line.strip()), "")
-        with open_text(path) as file:
-            if first.lstrip().startswith("["):
-                yield from enumerate(_json_list(path, file.read()), 1)
-            elif first.lstrip().startswith("{"):
-                yield from _json_lines(file)
-            else:
-                yield from _table_rows(path, file)
-    except UnicodeDecodeError as exc:
-        raise TraceError(f"{path}: not UTF-8 text ({exc})") from exc
-    except CORRUPT as exc:
-        raise TraceError(f"{path}: the compressed file is cut off or damaged ({exc})") from exc
-    except OSError as exc:
-        raise TraceError(f"cannot read dataset {path}: {exc.strerror or exc}") from exc
+    first = next((line for line in _lines_of(path) if line.strip()), "")
+    if first.lstrip().startswith("["):
+        yield from enumerate(_json_list(path, "".join(_lines_of(path))), 1)
+    elif first.lstrip().startswith("{"):
+        yield from _json_lines(_lines_of(path))
+    else:
+        yield from _table_rows(path, _lines_of(path))
 
 
 def _json_list(path: Path, text: str) -> list[Any]:
@@ -252,7 +292,7 @@ def _table_rows(path: Path, lines: Iterable[str]) -> Iterator[tuple[int, Any]]:
         raise TraceError(f"{path}: the file is empty, or its header cannot be read")
     names = header[1]
     if len(names) < 2 and names[0].strip() not in PROMPT_COLUMNS:
-        raise TraceError(f"{path}: neither JSON nor a table with a header; known forms are in docs/workloads.md")
+        raise TraceError(f"{path}: neither JSON nor a table with a header; name a text .txt to cut prompts from it")
     for record in records:
         if isinstance(record, BadRow):
             yield record.line, BadRow(record.line, "a quoted field has no end, or a quote is in the wrong place")

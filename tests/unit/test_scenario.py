@@ -174,6 +174,7 @@ def test_yaml_anchors_and_merges_are_not_duplicates(tmp_path: Path) -> None:
 def test_only_sqlite_urls_have_a_file() -> None:
     assert sqlite_path("sqlite:///x.db") == Path("x.db")
     assert sqlite_path("sqlite:////a/x.db?mode=ro") == Path("/a/x.db")
+    assert sqlite_path("sqlite:///a?b.db") == Path("a?b.db")
     assert sqlite_path("sqlite://") is None
     assert sqlite_path("postgresql://u@h/d") is None
 

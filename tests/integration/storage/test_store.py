@@ -147,7 +147,7 @@ def test_a_record_that_arrives_late_takes_the_place_of_one_not_sent(url: str) ->
     assert run_columns(store.engine, run_id).texts("outcome").counts() == {"ok": 2}
 
 
-@pytest.mark.parametrize("name", ["p%41c.db", "a%20b.db", "a b.db", "ünï.db", "100%.db"])
+@pytest.mark.parametrize("name", ["p%41c.db", "a%20b.db", "a b.db", "ünï.db", "100%.db", "a?b.db"])
 def test_a_database_file_has_the_name_that_was_given(tmp_path: Path, name: str) -> None:
     Store(f"sqlite:///{tmp_path}/{name}").close()
     assert {path.name.removesuffix("-wal").removesuffix("-shm") for path in tmp_path.iterdir()} == {name}

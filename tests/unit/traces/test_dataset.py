@@ -10,7 +10,7 @@ import pyarrow.parquet
 import pytest
 
 from surgeproof.errors import TraceError
-from surgeproof.traces.dataset import Prompts, choose_prompts
+from surgeproof.traces.dataset import Prompts, choose_prompts, cut_text
 
 SECRET = "the patient's name is Unlucky"
 
@@ -152,6 +152,29 @@ def test_rows_without_text_are_left_out_and_a_dataset_of_none_is_an_error(tmp_pa
     assert read(path).dropped == {"no_prompt": 1}
     with pytest.raises(TraceError, match=r"no prompt to send \(1 no_prompt\)"):
         read(lines(tmp_path, {"prompt": ""}))
-    (tmp_path / "notes.txt").write_text("once upon a time\nthere was\n")
-    with pytest.raises(TraceError, match="neither JSON nor a table"):
-        read(tmp_path / "notes.txt")
+    (tmp_path / "notes").write_text("once upon a time\nthere was\n")
+    with pytest.raises(TraceError, match=r"neither JSON nor a table with a header; name a text .txt"):
+        read(tmp_path / "notes")
+
+
+@pytest.mark.parametrize("letters_per_token", [1, 4, 9])
+def test_a_text_is_cut_to_the_lengths_that_are_planned(letters_per_token: int, tmp_path: Path) -> None:
+    """Words of three to seven letters; a token is a number of letters, so that no word count is given by a length."""
+    words = [f"{'abcdefg'[: 1 + index % 5]}{index}" for index in range(5000)]
+    path = tmp_path / "book.txt.gz"
+    path.write_bytes(gzip.compress(" ".join(words).encode()))
+
+    def count(text: str) -> int:
+        return -(-len(text) // letters_per_token)
+
+    lengths = [1, 50, 400, 12_000]
+    rows = cut_text(path, lengths, count, 7).rows
+    for row, length in zip(rows[1:], lengths[1:], strict=True):
+        assert row.input_tokens == count(row.content["prompt"]) == pytest.approx(length, rel=0.02, abs=9)
+        assert set(row.content["prompt"].split()) <= set(words)
+    again = cut_text(path, lengths, count, 7).rows
+    assert [row.content for row in again] == [row.content for row in rows]
+    assert len({row.content["prompt"][:30] for row in cut_text(path, [50] * 20, count, 7).rows}) > 15
+    (tmp_path / "short.txt").write_text("too short")
+    with pytest.raises(TraceError, match="2 words are too few to cut prompts from"):
+        cut_text(tmp_path / "short.txt", [5], count, 1)
