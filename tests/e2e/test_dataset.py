@@ -1,6 +1,7 @@
 """A dataset's rows reach the server as they are, by the schedule of the run, and are stored nowhere."""
 
 import json
+import uuid
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,11 @@ SECRET = "a sentence of a user"
 
 def test_every_row_is_sent_as_it_is_and_no_prompt_is_kept(tmp_path: Path) -> None:
     bodies: list[dict[str, Any]] = []
+    ids: list[str] = []
 
     async def chat(request: web.Request) -> web.Response:
         bodies.append(await request.json())
+        ids.append(request.headers["X-Request-Id"])
         answer = {
             "choices": [{"index": 0, "message": {"content": "yes"}, "finish_reason": "stop"}],
             "usage": {"prompt_tokens": 5, "completion_tokens": 1},
@@ -40,6 +43,11 @@ def test_every_row_is_sent_as_it_is_and_no_prompt_is_kept(tmp_path: Path) -> Non
     assert "6 answered" in result.stdout, result.stdout + result.stderr
     assert "4 rows for 6 requests: prompts repeat" in result.stderr
     assert len(bodies) == 6
+    # Some servers answer 400 to anything but a UUID of version 4.
+    assert {uuid.UUID(one).version for one in ids} == {4}
+    assert {uuid.UUID(one).variant for one in ids} == {uuid.RFC_4122}
+    assert len(set(ids)) == 6
+    assert all(str(uuid.UUID(one)) == one for one in ids)
     by_text = sorted(bodies, key=lambda body: body["messages"][0]["content"])
     asked = [body["messages"][0]["content"][-1] for body in by_text]
     assert asked == ["0", "0", "1", "1", "2", "3"]
