@@ -7,7 +7,7 @@ import io
 import lzma
 import sys
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
@@ -29,14 +29,38 @@ _OPENERS: dict[bytes, Callable[[Path], Any]] = {
 _ARCHIVES = {b"PK\x03\x04": "a zip archive", b"7z\xbc\xaf": "a 7z archive"}
 
 
-def begins_as_parquet(path: Path) -> bool:
+def is_parquet(path: Path, kind: str) -> bool:
     """Whether a file begins as Parquet files do.
 
+    Args:
+        path: the file.
+        kind: what it is, for messages: trace or dataset.
+
     Raises:
-        OSError: it cannot be opened.
+        TraceError: it cannot be opened.
     """
-    with path.open("rb") as file:
-        return file.read(4) == b"PAR1"
+    try:
+        with path.open("rb") as file:
+            return file.read(4) == b"PAR1"
+    except OSError as exc:
+        raise TraceError(f"cannot read {kind} {path}: {exc.strerror or exc}") from exc
+
+
+def text_lines(path: Path, kind: str) -> Iterator[str]:
+    """The lines of a text, whatever it is compressed with.
+
+    Raises:
+        TraceError: it cannot be read, is cut off, or is no text.
+    """
+    try:
+        with open_text(path) as file:
+            yield from file
+    except UnicodeDecodeError as exc:
+        raise TraceError(f"{path}: not UTF-8 text ({exc})") from exc
+    except CORRUPT as exc:
+        raise TraceError(f"{path}: the compressed file is cut off or damaged ({exc})") from exc
+    except OSError as exc:
+        raise TraceError(f"cannot read {kind} {path}: {exc.strerror or exc}") from exc
 
 
 def open_bytes(path: Path) -> IO[bytes]:

@@ -14,7 +14,7 @@ import numpy as np
 
 from surgeproof.errors import TraceError
 from surgeproof.strict_json import JsonObject
-from surgeproof.traces.compression import CORRUPT, begins_as_parquet, open_text
+from surgeproof.traces.compression import is_parquet, text_lines
 from surgeproof.traces.formats.rows import BadValueError, csv_records
 from surgeproof.traces.formats.rows import Malformed as BadRow
 from surgeproof.traces.request_text import text_of, token_ids_of
@@ -99,7 +99,7 @@ def cut_text(path: Path, lengths: Sequence[int], count_tokens: CountTokens, seed
     Raises:
         TraceError: the file cannot be read, or holds under a hundred words.
     """
-    words = " ".join(_lines_of(path)).split()
+    words = " ".join(text_lines(path, "dataset")).split()
     if len(words) < _MIN_WORDS:
         raise TraceError(
             f"{path}: {len(words)} words are too few to cut prompts from; at least {_MIN_WORDS} are needed"
@@ -120,18 +120,6 @@ def _cut(words: Sequence[str], start: int, count: float) -> str:
     """So many words from a place on, from the beginning again at the end."""
     wanted = max(1, round(count))
     return " ".join(words[(start + index) % len(words)] for index in range(wanted))
-
-
-def _lines_of(path: Path) -> Iterator[str]:
-    try:
-        with open_text(path) as file:
-            yield from file
-    except UnicodeDecodeError as exc:
-        raise TraceError(f"{path}: not UTF-8 text ({exc})") from exc
-    except CORRUPT as exc:
-        raise TraceError(f"{path}: the compressed file is cut off or damaged ({exc})") from exc
-    except OSError as exc:
-        raise TraceError(f"cannot read dataset {path}: {exc.strerror or exc}") from exc
 
 
 def _first(rows: Iterator[PromptRow], count: int) -> list[PromptRow]:
@@ -248,23 +236,19 @@ def _values(path: Path) -> Iterator[tuple[str, Any]]:
 
 
 def _of_file(path: Path) -> Iterator[tuple[str, Any]]:
-    try:
-        is_table = path.suffix == ".arrow" or begins_as_parquet(path)
-    except OSError as exc:
-        raise TraceError(f"cannot read dataset {path}: {exc.strerror or exc}") from exc
-    rows = _arrow_rows(path) if is_table else _text_rows(path)
+    rows = _arrow_rows(path) if path.suffix == ".arrow" or is_parquet(path, "dataset") else _text_rows(path)
     for number, value in rows:
         yield f"{path}, row {number}", value
 
 
 def _text_rows(path: Path) -> Iterator[tuple[int, Any]]:
-    first = next((line for line in _lines_of(path) if line.strip()), "")
+    first = next((line for line in text_lines(path, "dataset") if line.strip()), "")
     if first.lstrip().startswith("["):
-        yield from enumerate(_json_list(path, "".join(_lines_of(path))), 1)
+        yield from enumerate(_json_list(path, "".join(text_lines(path, "dataset"))), 1)
     elif first.lstrip().startswith("{"):
-        yield from _json_lines(_lines_of(path))
+        yield from _json_lines(text_lines(path, "dataset"))
     else:
-        yield from _table_rows(path, _lines_of(path))
+        yield from _table_rows(path, text_lines(path, "dataset"))
 
 
 def _json_list(path: Path, text: str) -> list[Any]:

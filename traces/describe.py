@@ -2,8 +2,9 @@
 
 from pathlib import Path
 
+from surgeproof.traces.compression import is_parquet
 from surgeproof.traces.inspection import TraceFacts, inspect_trace
-from surgeproof.traces.reader import first_line, format_for, is_parquet, parse_columns, read_trace
+from surgeproof.traces.reader import first_line, format_for, parse_columns, read_trace
 from surgeproof.traces.streaming import COLUMN_MAPS, LARGE_BYTES, inspect_table
 
 
@@ -33,10 +34,14 @@ def describe_file(
     """
     if _size(path) >= large_bytes and unit is None:
         column_map = parse_columns(columns) if columns is not None else None
-        name = "mapped" if column_map or is_parquet(path) else format_for(path, format_name, first_line(path)).name
+        name = (
+            "mapped"
+            if column_map or is_parquet(path, "trace")
+            else format_for(path, format_name, first_line(path)).name
+        )
         column_map = column_map or COLUMN_MAPS.get(name)
         # Objects of JSON have no columns to stream: they are read one by one.
-        if column_map is not None and (is_parquet(path) or not first_line(path).startswith("{")):
+        if column_map is not None and (is_parquet(path, "trace") or not first_line(path).startswith("{")):
             return inspect_table(path, column_map, name, skip_invalid=skip_invalid)
     trace = read_trace(path, format_name, columns=columns, skip_invalid=skip_invalid, undo_grid=undo_grid, unit=unit)
     return inspect_trace(trace)

@@ -14,7 +14,7 @@ import numpy as np
 from surgeproof.errors import TraceError
 from surgeproof.records import BLOCK_TOKENS, NS_PER_MS, NS_PER_S, TracePoint
 from surgeproof.traces.clock_grid import dequantise, detect_grid_ns
-from surgeproof.traces.compression import CORRUPT, begins_as_parquet, open_text
+from surgeproof.traces.compression import is_parquet, text_lines
 from surgeproof.traces.formats import (
     FORMATS,
     BadValueError,
@@ -127,7 +127,7 @@ def _parsed(
     column_map = parse_columns(columns) if columns else None
     if column_map is not None and unit is not None:
         raise TraceError("name the unit of the times in the column map: at=COLUMN,..,unit=ms")
-    if column_map is not None and is_parquet(path):
+    if column_map is not None and is_parquet(path, "trace"):
         yield from _parquet_rows(path, column_map)
         return
     lines = _numbered_lines(path, trace)
@@ -197,14 +197,6 @@ def parse_columns(text: str) -> ColumnMap:
         return ColumnMap.parse(text)
     except BadValueError as exc:
         raise TraceError(f"--columns: {exc}") from exc
-
-
-def is_parquet(path: Path) -> bool:
-    """Whether a file begins as Parquet files do."""
-    try:
-        return begins_as_parquet(path)
-    except OSError as exc:
-        raise TraceError(f"cannot read trace {path}: {exc.strerror}") from exc
 
 
 def _parquet_rows(path: Path, columns: ColumnMap) -> Iterator[Parsed]:
@@ -279,20 +271,11 @@ def first_line(path: Path) -> str:
 
 def _numbered_lines(path: Path, trace: Trace) -> Iterator[tuple[int, str]]:
     """Lines that are not blank, with their number in the file; a byte-order mark is no text."""
-    try:
-        with open_text(path) as file:
-            for number, line in enumerate(file, 1):
-                text = line.strip()
-                if text:
-                    yield number, text
-                else:
-                    trace.blank_lines += 1
-    except UnicodeDecodeError as exc:
-        raise TraceError(f"{path}: not UTF-8 text ({exc})") from exc
-    except CORRUPT as exc:
-        raise TraceError(f"{path}: the compressed file is cut off or damaged ({exc})") from exc
-    except OSError as exc:
-        raise TraceError(f"cannot read trace {path}: {exc.strerror or exc}") from exc
+    for number, line in enumerate(text_lines(path, "trace"), 1):
+        if text := line.strip():
+            yield number, text
+        else:
+            trace.blank_lines += 1
 
 
 def format_for(path: Path, name: str, first_line: str) -> TraceFormat:

@@ -17,11 +17,11 @@ from surgeproof.dispersion import dispersion_of_counts
 from surgeproof.errors import TraceError
 from surgeproof.records import NS_PER_S
 from surgeproof.traces.clock_grid import GridTally
-from surgeproof.traces.compression import CORRUPT, open_bytes, open_text
+from surgeproof.traces.compression import CORRUPT, is_parquet, open_bytes, open_text
 from surgeproof.traces.formats import ColumnMap
 from surgeproof.traces.formats.rows import MAX_SPAN_NS, MAX_TOKENS, ZERO_INPUT, ZERO_OUTPUT
 from surgeproof.traces.inspection import DISPERSION_WINDOWS_S, QUANTILES, TraceFacts
-from surgeproof.traces.reader import MALFORMED, is_parquet
+from surgeproof.traces.reader import MALFORMED
 
 Ints = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
@@ -141,7 +141,7 @@ def inspect_table(path: Path, columns: ColumnMap, format_name: str, *, skip_inva
         TraceError: pandas is missing, the file or a column cannot be read, or a row is malformed.
     """
     result = StreamedInspection()
-    before = 0 if is_parquet(path) else 1  # the header
+    before = 0 if is_parquet(path, "trace") else 1  # the header
     for frame in _chunks(path, columns):
         at_ns, timed = _times_ns(frame[columns.at], columns)
         inputs, outputs = _tokens(frame[columns.input]), _tokens(frame[columns.output])
@@ -162,7 +162,7 @@ def inspect_table(path: Path, columns: ColumnMap, format_name: str, *, skip_inva
         result.dropped += Counter({reason: int(rows.sum()) for reason, rows in reasons.items()})
         usable = good & (inputs > 0) & (outputs > 0)
         result.add(at_ns[usable], inputs[usable], outputs[usable])
-    if result.blank_lines and not is_parquet(path):
+    if result.blank_lines and not is_parquet(path, "trace"):
         # The columns that are read do not tell a blank line from a row without time and lengths.
         blank_lines = _blank_lines(path)
         empty = result.blank_lines - blank_lines
@@ -182,7 +182,7 @@ def _chunks(path: Path, columns: ColumnMap) -> Iterator[Any]:
         raise TraceError(f"{path} is large; streaming it needs: pip install 'surgeproof[ui]'") from exc
     wanted = [columns.at, columns.input, columns.output]
     try:
-        if is_parquet(path):
+        if is_parquet(path, "trace"):
             import pyarrow.parquet as parquet
 
             table = parquet.ParquetFile(path)
