@@ -21,17 +21,18 @@ from tests.served_app import ServedApp
 SHORT = ("--request-rate", "20", "--num-prompts", "5", "--input-len", "10", "--output-len", "3")
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"LOCUST_MODE_WORKER": "true"},
-        {"LOCUST_RUN_TIME": "1ms", "LOCUST_USERS": "7", "LOCUST_HEADLESS": "false", "LOCUST_LOCUSTFILE": "other.py"},
-        {"GEVENT_LOOP": "no-such-loop", "GEVENT_RESOLVER": "no-such-resolver"},
-        {"SSLKEYLOGFILE": "/no/such/folder/keys", "SSL_CERT_FILE": "/no/such/file"},
-        {"ALL_PROXY": "socks5://127.0.0.1:9", "NO_PROXY": "127.0.0.0/8"},
-        {"COLUMNS": "0", "TERM": "no-such-terminal", "LC_ALL": "xx_YY", "TZ": "No/Where", "TMPDIR": "/no/such/folder"},
-    ],
-)
+LOCUSTS_OWN = {
+    "LOCUST_MODE_WORKER": "true", "LOCUST_RUN_TIME": "1ms", "LOCUST_USERS": "7", "LOCUST_HEADLESS": "false",
+    "LOCUST_LOCUSTFILE": "other.py", "GEVENT_LOOP": "no-such-loop", "GEVENT_RESOLVER": "no-such-resolver",
+}  # fmt: skip
+OF_A_SHELL = {
+    "SSLKEYLOGFILE": "/no/such/folder/keys", "SSL_CERT_FILE": "/no/such/file", "ALL_PROXY": "socks5://127.0.0.1:9",
+    "NO_PROXY": "127.0.0.0/8", "COLUMNS": "0", "TERM": "no-such-terminal", "LC_ALL": "xx_YY", "TZ": "No/Where",
+    "TMPDIR": "/no/such/folder",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("settings", [LOCUSTS_OWN, OF_A_SHELL], ids=["locust", "shell"])
 def test_settings_of_others_do_not_reach_a_run(settings: dict[str, str], sim: SimProcess, tmp_path: Path) -> None:
     """Nor do files that Locust reads by itself: in the user's home and in the current folder."""
     (tmp_path / ".locust.conf").write_text("worker = true\n")
@@ -126,11 +127,11 @@ def test_a_repeated_run_measures_the_server_and_not_its_cache(tmp_path: Path) ->
         "4",
     )
     with SimProcess("--kv-blocks", "65536") as sim:
-        for salt in ((), (), ("--prompt-salt", "same"), ("--prompt-salt", "same")):
+        for salt in (("--prompt-salt", "same"), (), ("--prompt-salt", "same")):
             result = surgeproof("run", "--base-url", sim.base_url, *load, *salt, cwd=tmp_path)
             assert result.returncode in (0, 5), result.stdout + result.stderr
-    (first, cached_first), (second, cached_second), _, (warm, cached_warm) = (
-        ttft_and_cache(tmp_path, number) for number in (1, 2, 3, 4)
+    (first, cached_first), (second, cached_second), (warm, cached_warm) = (
+        ttft_and_cache(tmp_path, number) for number in (1, 2, 3)
     )
     assert (cached_first, cached_second) == (0.0, 0.0)
     assert cached_warm > 0.9
@@ -178,10 +179,8 @@ def test_a_proxy_that_buffers_is_found_and_its_times_per_token_do_not_pass(tmp_p
     )
     with SimProcess() as sim, nginx(sim.base_url.removesuffix("/v1"), tmp_path) as url:
         result = surgeproof("run", "--base-url", url, *load, cwd=tmp_path)
-        direct = surgeproof("run", "--base-url", sim.base_url, *load, cwd=tmp_path)
     assert "arrived in a few reads of many tokens each" in result.stdout, result.stdout
     assert result.returncode in (3, 4), result.stdout
-    assert "few reads" not in direct.stdout
 
 
 def locust(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
