@@ -115,7 +115,7 @@ def test_without_a_name_a_list_without_models_is_an_error_that_quotes_it(answer:
 def test_a_list_that_does_not_come_stops_nobody_who_named_a_model(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(endpoint, "_TIMEOUT_S", 0.2)
 
-    with listing(models("m"), delay_s=20.0) as url:
+    with listing(models("m"), delay_s=2.0) as url:
         assert "no answer from /models within 0.2 s" in look(url, model="m").notes[0]
         monkeypatch.setattr(endpoint, "_PATIENCE_S", 0.4)
         with pytest.raises(EndpointError, match=r"no answer from /models within 0.4 s.* Name one"):
