@@ -59,7 +59,7 @@ class Shown(Enum):
 @click.option(
     "--dataset",
     type=click.Path(),
-    help="Prompts to send: bodies or ShareGPT as JSON, CSV, Parquet, or a folder of them.",
+    help="Prompts to send: bodies or ShareGPT as JSON, CSV, Parquet, a text, or a folder of them.",
 )
 @click.option("--dataset-column", help="Column of a table that holds the prompts.")
 @click.option(

@@ -24,10 +24,6 @@ def printable(text: str) -> str:
     )
 
 
-def _digits(text: str) -> str:
-    return text if text.isascii() and text.isdigit() else "0"
-
-
 class PlainConsole(Console):
     """A console on which a text means itself: neither markup nor control characters."""
 
@@ -42,5 +38,6 @@ class PlainConsole(Console):
 
 def new_console(*, stderr: bool = False, quiet: bool = False) -> PlainConsole:
     """As wide as the terminal; in a pipeline without COLUMNS, wide enough for whole cells."""
-    width_known = stderr or sys.stdout.isatty() or int(_digits(os.environ.get("COLUMNS", ""))) > 0
+    columns = os.environ.get("COLUMNS", "")
+    width_known = stderr or sys.stdout.isatty() or (columns.isdecimal() and int(columns) > 0)
     return PlainConsole(width=None if width_known else _PIPED_COLUMNS, stderr=stderr, quiet=quiet)

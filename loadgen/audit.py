@@ -22,6 +22,7 @@ from surgeproof.send_lag import cap_wait_ms, own_lag_ms
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
 
 MIN_DISPERSION_WINDOWS = 30
 """With fewer whole windows, an index of dispersion is too uncertain to judge by."""
@@ -55,7 +56,7 @@ def audit_run(
     damaged_bytes: int = 0,
     broken: bool = False,
     shared_tokens: Ints | None = None,
-    made_prompts: bool = True,
+    made_prompts: Mask | None = None,
 ) -> Audit:
     """Audit one run.
 
@@ -73,7 +74,8 @@ def audit_run(
         broken: the load generator failed, so its records may be incomplete.
         shared_tokens: prompt tokens of each record that an earlier prompt of the plan shares; shape (n,). None where
             prompts may repeat those of other runs, so that hits in the server's cache are wanted.
-        made_prompts: prompts were made to planned lengths, and not taken from a dataset, whose lengths are estimates.
+        made_prompts: records whose prompts were made to planned lengths, and not taken from a dataset, whose lengths
+            are estimates; shape (n,). None for all.
     """
     outcome = columns.texts("outcome")
     waits_ms = cap_wait_ms(columns, max(1, cap // max(1, processes))) if open_loop else np.zeros(len(columns))
@@ -94,10 +96,10 @@ def audit_run(
     checks += _record_checks(damaged_bytes, broken=broken)
     checks += _worker_checks(workers)
     checks += _health_checks(health, cause, open_loop=open_loop)
-    if made_prompts:
-        checks += prompt_checks(columns)
+    made = np.ones(len(columns), dtype=np.bool_) if made_prompts is None else made_prompts
+    checks += prompt_checks(columns, made)
     if shared_tokens is not None:
-        checks += cache_checks(columns, shared_tokens)
+        checks += cache_checks(columns, made, shared_tokens)
     if fixed_lengths:
         checks += output_checks(columns)
     error = ClientError(

@@ -8,6 +8,7 @@ from surgeproof.outcomes import Outcome
 from surgeproof.results import AuditCheck, Effect
 
 Ints = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
 
 _VARIED = 0.1
 """Planned lengths whose standard deviation is above this share of their mean show a slope, given enough of them."""
@@ -17,13 +18,17 @@ _CACHE_BLOCK_TOKENS = 64
 _CACHED_SHARE = 0.05
 
 
-def prompt_checks(columns: RecordColumns) -> list[AuditCheck]:
+def prompt_checks(columns: RecordColumns, made: Mask) -> list[AuditCheck]:
     """Prompt tokens that the server counted against those that were planned, apart from what it adds to each prompt.
 
     Where planned lengths differ, their slope tells how many tokens a planned one became. Where they are alike, a chat
     template cannot be told from longer words, so only fewer tokens than planned are a breach.
+
+    Args:
+        columns: the run's records.
+        made: those whose prompts were made to planned lengths; shape (n,).
     """
-    counted = (columns.texts("outcome") == Outcome.OK) & columns.has("input_tokens")
+    counted = made & (columns.texts("outcome") == Outcome.OK) & columns.has("input_tokens")
     if not counted.any():
         return []
     got, planned = (
@@ -43,9 +48,16 @@ def prompt_checks(columns: RecordColumns) -> list[AuditCheck]:
     return [AuditCheck.at_most("prompt_tokens_error", off, 0.25, "ratio", remedy, effect)]
 
 
-def cache_checks(columns: RecordColumns, shared_tokens: Ints) -> list[AuditCheck]:
-    """Prompt tokens that the server took from its cache beyond what the plan's prompts and its template share."""
-    counted = (columns.texts("outcome") == Outcome.OK) & columns.has("cached_tokens") & columns.has("input_tokens")
+def cache_checks(columns: RecordColumns, made: Mask, shared_tokens: Ints) -> list[AuditCheck]:
+    """Prompt tokens that the server took from its cache beyond what the plan's prompts and its template share.
+
+    Args:
+        columns: the run's records.
+        made: those whose prompts no other run has; shape (n,).
+        shared_tokens: of each, that an earlier prompt of the plan shares; shape (n,).
+    """
+    answered = made & (columns.texts("outcome") == Outcome.OK)
+    counted = answered & columns.has("cached_tokens") & columns.has("input_tokens")
     if not counted.any():
         return []
     inputs, planned, cached = (

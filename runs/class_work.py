@@ -36,38 +36,37 @@ def with_class_work(plan: Plan, scenario: Scenario) -> tuple[Plan, list[str]]:
     load = scenario.load
     content, notes = _Content([], np.full(len(plan), -1, dtype=np.int64)), list[str]()
     models = [*(scenario.target.models or {"": 1.0}), *load.models_of_classes()]
-    # Requests that ask the rows of the dataset that all classes share.
-    _set_lengths(plan, load.by_class)
-    by_rows = np.ones(len(plan), dtype=np.bool_)
+    _set_lengths(plan, load.by_class, "input_len", "input_tokens")
+    # Which requests ask the rows of the dataset that all classes share.
+    shares = np.ones(len(plan), dtype=np.bool_)
     for name, work in load.by_class.items():
         places = np.flatnonzero(plan.rows["request_class"] == REQUEST_CLASSES.index(name))
         if work.model is not None:
             plan.rows["model"][places] = models.index(work.model)
         if work.dataset is not None or work.input_len is not None:
-            by_rows[places] = False
+            shares[places] = False
         if work.dataset is not None and len(places):
             prompts = _prompts(scenario, work.dataset, work.dataset_column, plan.rows["input_tokens"][places])
             notes += _notes(prompts, len(places), f"dataset of {name}")
             _ask(plan, places, prompts, content)
-    others = np.flatnonzero(by_rows)
+    others = np.flatnonzero(shares)
     if load.dataset is not None and len(others):
         prompts = _prompts(scenario, load.dataset, load.dataset_column, plan.rows["input_tokens"][others])
         notes += _notes(prompts, len(others), "dataset")
         _ask(plan, others, prompts, content)
     # The rows' own limits of the answer give way to those of their class.
-    _set_lengths(plan, load.by_class, outputs_only=True)
+    _set_lengths(plan, load.by_class, "output_len", "output_tokens")
     if content.rows:
         plan.rows["cached_tokens"][content.of_request >= 0] = 0
         plan = with_contents(plan, content.rows, content.of_request)
     return plan, notes
 
 
-def _set_lengths(plan: Plan, by_class: Mapping[str, ClassWork], *, outputs_only: bool = False) -> None:
+def _set_lengths(plan: Plan, by_class: Mapping[str, ClassWork], key: str, column: str) -> None:
+    """Write the lengths that classes name for themselves into a column of the plan."""
     for name, work in by_class.items():
-        places = plan.rows["request_class"] == REQUEST_CLASSES.index(name)
-        for key, length in (("input_tokens", work.input_len), ("output_tokens", work.output_len)):
-            if length is not None and not (outputs_only and key == "input_tokens"):
-                plan.rows[key][places] = length
+        if (length := getattr(work, key)) is not None:
+            plan.rows[column][plan.rows["request_class"] == REQUEST_CLASSES.index(name)] = length
 
 
 def _ask(plan: Plan, places: Ints, prompts: Prompts, content: _Content) -> None:

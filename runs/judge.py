@@ -10,14 +10,14 @@ from surgeproof.errors import UsageError
 from surgeproof.exit_codes import ExitCode, exit_code_of
 from surgeproof.loadgen.audit import audit_run, with_objectives
 from surgeproof.loadgen.fidelity import dispatch_lines
-from surgeproof.records import RunState
+from surgeproof.records import REQUEST_CLASSES, RunState
 from surgeproof.results import Audit, ClientError, Run, RunEnd, RunResult, Summary
 from surgeproof.runs.collect import RunInProgress
 from surgeproof.runs.gpu_summary import gpu_summary
 from surgeproof.runs.stored import ended_run, measured_run, same_load, usable_gpu_samples
 from surgeproof.slo.burn import budgets
 from surgeproof.slo.failures import FailureCount, failures_of, together
-from surgeproof.slo.measured import Measured
+from surgeproof.slo.measured import Mask, Measured
 from surgeproof.slo.rules import parse_objectives
 from surgeproof.slo.summary import summarise
 from surgeproof.slo.verdict import judge, overall
@@ -51,7 +51,7 @@ def complete_run(run: RunInProgress, state: RunState, exit_code: int | None = No
         damaged_bytes=run.damaged_bytes,
         broken=state is RunState.BROKEN,
         shared_tokens=_shared_tokens(run, measured),
-        made_prompts=not run.spec.scenario.load.asks_datasets,
+        made_prompts=_made_prompts(run, measured),
     )
     verdicts = judge(measured, run.objectives, audit)
     verdict = overall(measured, verdicts, audit)
@@ -74,10 +74,19 @@ def complete_run(run: RunInProgress, state: RunState, exit_code: int | None = No
     return RunResult(run.run_id, verdict, tuple(verdicts), audit, summary, code)
 
 
+def _made_prompts(run: RunInProgress, measured: Measured) -> Mask:
+    """The records whose prompts were made to planned lengths, by their class."""
+    made: Mask = np.zeros(measured.count, dtype=np.bool_)
+    for name in REQUEST_CLASSES:
+        if run.spec.scenario.load.makes_prompts_of(name):
+            made |= measured.of_class(name)
+    return made
+
+
 def _shared_tokens(run: RunInProgress, measured: Measured) -> Ints | None:
     """Prompt tokens of each record that the plan itself shares; None where the user chose the words of the prompts."""
     load = run.spec.scenario.load
-    if load.prompt_salt != run.spec.uid or load.asks_datasets:
+    if load.prompt_salt != run.spec.uid:
         return None
     shared: Ints = run.plan.rows["cached_tokens"][measured.columns.integers("plan_index") % max(1, len(run.plan))]
     return shared

@@ -141,10 +141,10 @@ class LoadConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         sources = (self.trace, self.profile, self.request_rate, self.num_prompts)
         return any(source is not None for source in sources)
 
-    @property
-    def asks_datasets(self) -> bool:
-        """Whether any request asks a row of a dataset, rather than a prompt that is made."""
-        return self.dataset is not None or any(work.dataset is not None for work in self.by_class.values())
+    def makes_prompts_of(self, request_class: str) -> bool:
+        """Whether prompts of a class are made to planned lengths, and not taken from a dataset."""
+        work = self.by_class.get(request_class, ClassWork())
+        return work.dataset is None and (self.dataset is None or work.input_len is not None)
 
     def models_of_classes(self) -> tuple[str, ...]:
         """Models that classes name for themselves, in order."""

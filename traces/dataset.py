@@ -15,7 +15,7 @@ import numpy as np
 from surgeproof.errors import TraceError
 from surgeproof.strict_json import JsonObject
 from surgeproof.traces.compression import is_parquet, text_lines
-from surgeproof.traces.formats.rows import BadValueError, csv_records
+from surgeproof.traces.formats.rows import MALFORMED, BadValueError, csv_records
 from surgeproof.traces.formats.rows import Malformed as BadRow
 from surgeproof.traces.request_text import text_of, token_ids_of
 
@@ -28,7 +28,7 @@ _HUMAN, _MODEL = ("human", "user"), ("gpt", "assistant", "chatgpt", "bing", "bar
 _SUFFIXES = (".parquet", ".arrow", ".jsonl", ".json", ".csv")
 _MIN_WORDS = 100
 _SAMPLE_WORDS = 20_000
-_MALFORMED, _EMPTY = "malformed", "no_prompt"
+_EMPTY = "no_prompt"
 
 CountTokens = Callable[[str], int]
 
@@ -148,7 +148,7 @@ def _usable(
         except BadValueError as exc:
             if not skip_invalid:
                 raise TraceError(f"{place}: {exc}. Fix the row, or skip such rows with --skip-invalid.") from exc
-            dropped[_MALFORMED] = dropped.get(_MALFORMED, 0) + 1
+            dropped[MALFORMED] = dropped.get(MALFORMED, 0) + 1
             continue
         tokens = token_ids_of(content)
         tokens = count_tokens(text_of(content)) if tokens is None else tokens

@@ -27,9 +27,8 @@ from surgeproof.traces.formats import (
     TraceFormat,
 )
 from surgeproof.traces.formats.column_map import UNITS_NS
-from surgeproof.traces.formats.rows import MAX_SPAN_NS
+from surgeproof.traces.formats.rows import MALFORMED, MAX_SPAN_NS
 
-MALFORMED = "malformed"
 _EXAMPLES_KEPT = 5
 _UNIT_FLAGS = "run --trace-unit, traces --unit"
 _MIN_ROWS = 20

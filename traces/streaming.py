@@ -19,9 +19,8 @@ from surgeproof.records import NS_PER_S
 from surgeproof.traces.clock_grid import GridTally
 from surgeproof.traces.compression import CORRUPT, is_parquet, open_bytes, open_text
 from surgeproof.traces.formats import ColumnMap
-from surgeproof.traces.formats.rows import MAX_SPAN_NS, MAX_TOKENS, ZERO_INPUT, ZERO_OUTPUT
+from surgeproof.traces.formats.rows import MALFORMED, MAX_SPAN_NS, MAX_TOKENS, ZERO_INPUT, ZERO_OUTPUT
 from surgeproof.traces.inspection import DISPERSION_WINDOWS_S, QUANTILES, TraceFacts
-from surgeproof.traces.reader import MALFORMED
 
 Ints = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]

@@ -7,10 +7,12 @@ import json
 import os
 import shutil
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import closing, suppress
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
@@ -136,10 +138,21 @@ def test_a_newcomers_mistakes_are_one_sentence(
     assert "Traceback" not in result.stderr
 
 
+def _records(database: Path) -> int:
+    """How many records a run in progress has stored."""
+    if not database.exists():
+        return 0
+    with closing(sqlite3.connect(database)) as connection, suppress(sqlite3.OperationalError):
+        return int(connection.execute("SELECT count(*) FROM records").fetchone()[0])
+    return 0
+
+
 def test_ctrl_c_stores_what_was_measured(machine: Machine, endpoint: str) -> None:
     load = ("--request-rate", "5", "--duration", "120s", "--output-len", "5", "--db", "sqlite:///stopped.db")
     run = machine.start("run", "--base-url", endpoint, *load)
-    time.sleep(8)
+    deadline = time.monotonic() + 60
+    while _records(machine.folder / "stopped.db") < 5 and time.monotonic() < deadline:
+        time.sleep(0.2)
     run.send_signal(signal.SIGINT)
     output = run.communicate(timeout=60)[0]
     assert run.returncode == 130, output

