@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from surgeproof.audit_results import Audit
 from surgeproof.benchmarks.processes import (
     TRUTH_SEED,
     Draw,
@@ -25,7 +26,6 @@ from surgeproof.benchmarks.processes import (
     stalls,
 )
 from surgeproof.records import Verdict
-from surgeproof.results import Audit
 from surgeproof.slo.baseline import deviations
 from surgeproof.slo.compare import Figure, compare, figures_of
 from surgeproof.slo.measured import Measured

@@ -1,6 +1,7 @@
 """Runs and results as plain JSON data, the forms that `--json` prints."""
 
-from surgeproof.results import Run, RunHead, RunResult
+from surgeproof.results import RunResult
+from surgeproof.stored_runs import Run, RunHead
 from surgeproof.strict_json import JsonObject, plain
 
 

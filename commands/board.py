@@ -4,9 +4,10 @@ from msgspec import UnsetType
 from rich.table import Table
 from rich.text import Text
 
+from surgeproof.audit_results import Audit
 from surgeproof.commands.terminal import PlainConsole, new_console
 from surgeproof.records import Verdict
-from surgeproof.results import Audit, RuleVerdict, RunResult, Summary
+from surgeproof.results import RuleVerdict, RunResult, Summary
 from surgeproof.slo.failures import failure_lines
 from surgeproof.slo.wording import (
     BOARD,

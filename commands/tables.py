@@ -5,12 +5,14 @@ from collections.abc import Sequence
 from rich.table import Table
 from rich.text import Text
 
+from surgeproof.audit_results import Audit
 from surgeproof.commands.board import audit_lines, print_board, print_figures, print_gpus
 from surgeproof.commands.terminal import new_console
 from surgeproof.loadgen.probe import ProbeResult
-from surgeproof.results import Audit, Budget, DispatchLine, Run, RunHead
+from surgeproof.results import Budget, DispatchLine
 from surgeproof.slo.failures import way_out
 from surgeproof.slo.wording import when
+from surgeproof.stored_runs import Run, RunHead
 from surgeproof.traces.goodness import Goodness
 from surgeproof.traces.inspection import TraceFacts
 

@@ -13,7 +13,7 @@ from surgeproof.errors import UsageError
 from surgeproof.proxies import proxy_for
 from surgeproof.records import GpuFacts, GpuSample
 from surgeproof.redaction import without_userinfo
-from surgeproof.results import AgentReport
+from surgeproof.stored_runs import AgentReport
 from surgeproof.strict_json import JsonObject
 
 _EXCHANGES = 8

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from surgeproof.records import NS_PER_S, GpuSample
-from surgeproof.results import AgentReport
+from surgeproof.stored_runs import AgentReport
 
 _SILENT_S = 5.0
 """An agent is asked twice a second, so five seconds without a sample are no accident of timing."""

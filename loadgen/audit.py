@@ -12,12 +12,12 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from surgeproof.audit_results import Audit, AuditCheck, CapWait, ClientError, Effect
 from surgeproof.columns import RecordColumns
 from surgeproof.dispersion import dispersion
 from surgeproof.loadgen.token_audit import cache_checks, output_checks, prompt_checks
 from surgeproof.outcomes import Outcome
 from surgeproof.records import HealthSample, WorkerFacts
-from surgeproof.results import Audit, AuditCheck, CapWait, ClientError, Effect
 from surgeproof.send_lag import cap_wait_ms, own_lag_ms
 
 Floats = npt.NDArray[np.float64]

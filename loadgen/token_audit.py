@@ -3,9 +3,9 @@
 import numpy as np
 import numpy.typing as npt
 
+from surgeproof.audit_results import AuditCheck, Effect
 from surgeproof.columns import RecordColumns
 from surgeproof.outcomes import Outcome
-from surgeproof.results import AuditCheck, Effect
 
 Ints = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]

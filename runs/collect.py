@@ -18,12 +18,12 @@ from surgeproof.loadgen.spec import RunSpec
 from surgeproof.loadgen.spool import SUFFIX, Batch, SpoolReader
 from surgeproof.loadgen.unsent import unsent_record
 from surgeproof.records import GpuSample, HealthSample, StreamRecord, WorkerFacts
-from surgeproof.results import Environment
 from surgeproof.runs.locust_process import remove_run_dir
 from surgeproof.slo.gaps import GapTally
 from surgeproof.slo.rules import Objectives
 from surgeproof.storage.queries import first_record, gap_rows, get_run
 from surgeproof.storage.store import Store
+from surgeproof.stored_runs import Environment
 
 _MAX_ARRIVALS = 20_000_000
 

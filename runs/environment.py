@@ -10,7 +10,7 @@ import msgspec
 import psutil
 
 from surgeproof.loadgen.ceiling import Ceiling
-from surgeproof.results import Environment, Host
+from surgeproof.stored_runs import Environment, Host
 
 _PACKAGES = ("surgeproof", "locust", "gevent", "httptools", "msgspec", "numpy", "sqlalchemy")
 

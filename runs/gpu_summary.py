@@ -7,8 +7,9 @@ import numpy as np
 from surgeproof.gpu.coverage import coverage_lines
 from surgeproof.gpu.diagnosis import diagnose, prompt_stages, values
 from surgeproof.records import GpuSample
-from surgeproof.results import AgentReport, GpuFigure, GpuSummary
+from surgeproof.results import GpuFigure, GpuSummary
 from surgeproof.slo.measured import Measured
+from surgeproof.stored_runs import AgentReport
 
 _FIELDS = ("time_active_pct", "sm_pct", "tensor_pct", "dram_pct", "memory_used_bytes", "power_w", "temperature_c")
 

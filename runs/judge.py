@@ -6,12 +6,13 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import structs
 
+from surgeproof.audit_results import Audit, ClientError
 from surgeproof.errors import UsageError
 from surgeproof.exit_codes import ExitCode, exit_code_of
 from surgeproof.loadgen.audit import audit_run, with_objectives
 from surgeproof.loadgen.fidelity import dispatch_lines
 from surgeproof.records import REQUEST_CLASSES, RunState
-from surgeproof.results import Audit, ClientError, Run, RunEnd, RunResult, Summary
+from surgeproof.results import RunResult, Summary
 from surgeproof.runs.collect import RunInProgress
 from surgeproof.runs.gpu_summary import gpu_summary
 from surgeproof.runs.stored import ended_run, measured_run, same_load, usable_gpu_samples
@@ -23,6 +24,7 @@ from surgeproof.slo.summary import summarise
 from surgeproof.slo.verdict import judge, overall
 from surgeproof.storage.queries import failure_counts, health_samples
 from surgeproof.storage.store import open_engine
+from surgeproof.stored_runs import Run, RunEnd
 
 Ints = npt.NDArray[np.int64]
 

@@ -14,13 +14,13 @@ from surgeproof.loadgen.endpoint import Endpoint, check_endpoint
 from surgeproof.loadgen.plan import Plan
 from surgeproof.loadgen.spec import PLAN_FILE, SPEC_FILE, RunSpec
 from surgeproof.redaction import without_userinfo
-from surgeproof.results import NewRun, PlanFacts
 from surgeproof.runs.collect import RunInProgress
 from surgeproof.runs.environment import describe_environment
 from surgeproof.runs.plan_scenario import plan_scenario
 from surgeproof.scenario import Scenario
 from surgeproof.slo.rules import parse_goodput, parse_objectives
 from surgeproof.storage.store import Store
+from surgeproof.stored_runs import NewRun, PlanFacts
 
 _AGENT_TOKEN_VARIABLE = "SURGEPROOF_AGENT_TOKEN"  # noqa: S105 - a variable's name
 

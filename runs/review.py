@@ -9,10 +9,10 @@ from typing import NamedTuple
 
 from msgspec import UNSET
 
+from surgeproof.audit_results import Audit
 from surgeproof.errors import UsageError
 from surgeproof.exit_codes import ExitCode
 from surgeproof.records import RunState, Verdict
-from surgeproof.results import Audit, Run
 from surgeproof.runs.stored import ended_run, measured_run, same_load
 from surgeproof.scenario import Scenario
 from surgeproof.slo.baseline import (
@@ -31,6 +31,7 @@ from surgeproof.slo.decision import Action, Decision, decide
 from surgeproof.slo.measured import Measured
 from surgeproof.storage.queries import get_run, list_runs
 from surgeproof.storage.store import open_engine
+from surgeproof.stored_runs import Run
 
 _MAX_HISTORY = 100
 _MAX_LISTED = 100_000

@@ -8,9 +8,9 @@ from surgeproof.runs.stored import ended_run, measured_run
 from surgeproof.seeds import Dimension, generator
 from surgeproof.slo.correlation import Correlation, correlation_of_latencies
 from surgeproof.slo.intervals import quantile_rank
+from surgeproof.slo.rule_verdicts import correlation_for
 from surgeproof.slo.rules import Objectives
 from surgeproof.slo.sample_size import Need, needs, share_needed
-from surgeproof.slo.verdict import correlation_for
 from surgeproof.storage.store import open_engine
 from surgeproof.traces.arrivals import simulate
 from surgeproof.traces.profile import load_profile

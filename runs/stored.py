@@ -7,12 +7,12 @@ from msgspec import structs
 from surgeproof.errors import UsageError
 from surgeproof.gpu.glitches import without_glitches
 from surgeproof.records import GpuSample
-from surgeproof.results import Run
 from surgeproof.scenario import LoadConfig
 from surgeproof.slo.gaps import Gaps
 from surgeproof.slo.measured import Measured
 from surgeproof.slo.rules import Objectives
 from surgeproof.storage.queries import arrivals_of, gap_rows, get_run, gpu_samples, run_columns
+from surgeproof.stored_runs import Run
 
 
 def measured_run(engine: Any, run_id: int, objectives: Objectives | None = None) -> Measured:

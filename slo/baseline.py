@@ -15,9 +15,9 @@ import msgspec
 import numpy as np
 
 from surgeproof.records import NS_PER_DAY, NS_PER_S
-from surgeproof.results import RunHead
 from surgeproof.slo.compare import Figure
 from surgeproof.slo.intervals import NORMAL_POINT, Floats
+from surgeproof.stored_runs import RunHead
 
 _Head = TypeVar("_Head", bound=RunHead)
 DEVIATION = 0.15

@@ -7,8 +7,9 @@ planned leaves what was missed, a heavier one what was met. No delay touches rat
 
 import msgspec
 
+from surgeproof.audit_results import Audit, AuditCheck, ClientError, Effect
 from surgeproof.records import Verdict
-from surgeproof.results import Audit, AuditCheck, ClientError, Effect, RuleVerdict
+from surgeproof.results import RuleVerdict
 from surgeproof.slo.rules import FLOWS, LATENCIES, RATES, SHARES, Rule
 
 DELAYS = frozenset({Effect.LATE_SEND, Effect.LATE_READ, Effect.CLOCK})

@@ -15,8 +15,8 @@ from enum import StrEnum
 
 import msgspec
 
+from surgeproof.audit_results import Audit
 from surgeproof.records import Verdict
-from surgeproof.results import Audit
 from surgeproof.slo.compare import Difference
 from surgeproof.slo.measured import Measured
 from surgeproof.slo.rules import parse_objectives

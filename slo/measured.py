@@ -7,10 +7,10 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from surgeproof.audit_results import ClientError
 from surgeproof.columns import MISSING, TEXTS, RecordColumns
 from surgeproof.outcomes import Outcome
 from surgeproof.records import GpuSample, Phase
-from surgeproof.results import ClientError
 from surgeproof.send_lag import cap_wait_ms, own_lag_ms
 from surgeproof.slo.fluidity import fluidity_of
 from surgeproof.slo.gaps import Gaps

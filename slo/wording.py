@@ -3,8 +3,9 @@
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 
+from surgeproof.audit_results import Audit
 from surgeproof.records import Verdict
-from surgeproof.results import Audit, ClassSummary, Interval, RuleVerdict, Summary
+from surgeproof.results import ClassSummary, Interval, RuleVerdict, Summary
 from surgeproof.slo.compare import Difference
 
 

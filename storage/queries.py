@@ -10,9 +10,10 @@ import sqlalchemy as sa
 from surgeproof.columns import RecordColumns
 from surgeproof.errors import StoreError, UsageError
 from surgeproof.records import GpuSample, HealthSample, Phase, RunState, Verdict
-from surgeproof.results import Interval, PlanFacts, RuleVerdict, Run, RunHead
+from surgeproof.results import Interval, RuleVerdict
 from surgeproof.storage import tables
 from surgeproof.storage.store import translated_errors
+from surgeproof.stored_runs import PlanFacts, Run, RunHead
 
 _T = TypeVar("_T", bound=RunHead)
 _HEAD_COLUMNS = tuple(column for column in tables.runs.columns if column.name in RunHead.__struct_fields__)

@@ -23,10 +23,11 @@ from surgeproof.errors import ConfigError, DatabaseUnusableError, StoreError, Us
 from surgeproof.outcomes import Outcome
 from surgeproof.records import GpuSample, HealthSample, RunState, StreamRecord
 from surgeproof.redaction import Redactor, secrets_of_url, shown_url
-from surgeproof.results import NewRun, PlanFacts, RuleVerdict, RunEnd
+from surgeproof.results import RuleVerdict
 from surgeproof.storage import tables
 from surgeproof.storage.database_url import sqlite_path
 from surgeproof.storage.schema import ensure_schema
+from surgeproof.stored_runs import NewRun, PlanFacts, RunEnd
 from surgeproof.strict_json import to_json
 
 LOCK_TIMEOUT_S = 30.0

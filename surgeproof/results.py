@@ -1,15 +1,13 @@
-"""What is concluded from the records of a run, frozen: summary, verdicts, audit, and the stored run.
+"""What is concluded from the records of a run, frozen: the summary and the verdict of each rule.
 
 Terminal, pages, reports and database all show these objects; nobody computes them twice. A ratio is
 from 0 to 1; names end in their unit.
 """
 
-from enum import StrEnum
-
 from msgspec import UNSET, Struct, UnsetType, field
 
-from surgeproof.records import GpuFacts, RunState, Verdict, WorkerFacts
-from surgeproof.scenario import Scenario
+from surgeproof.audit_results import Audit
+from surgeproof.records import Verdict
 
 
 class Interval(Struct, frozen=True):
@@ -43,89 +41,6 @@ class RuleVerdict(Struct, frozen=True, kw_only=True):
     verdict: Verdict
     reason: str
     attainment: float | None = None
-
-
-class Effect(StrEnum):
-    """What a breach of an audit check can have done to a run's figures."""
-
-    RECORDS = "records"
-    """Records are missing or wrong: nothing that is counted from them stands."""
-    LATE_SEND = "late_send"
-    """Requests left late: latencies from the planned time hold the client's delay."""
-    LATE_READ = "late_read"
-    """Answers were read late: latencies and gaps hold the client's delay."""
-    CLOCK = "clock"
-    """Times are off by a known amount, either way."""
-    LESS_LOAD = "less_load"
-    """The server had less to do than planned: what it missed stands, what it met does not."""
-    MORE_LOAD = "more_load"
-    """The server had more to do than planned: what it met stands, what it missed does not."""
-
-
-class AuditCheck(Struct, frozen=True):
-    """One condition that the load generator itself had to meet.
-
-    Attributes:
-        effects: what a breach can have changed; unknown where empty, so that it voids all latencies and rates.
-    """
-
-    name: str
-    observed: float | None
-    limit: float
-    unit: str
-    passed: bool
-    remedy: str
-    effects: tuple[Effect, ...] = ()
-
-    @classmethod
-    def at_most(
-        cls, name: str, observed: float, limit: float, unit: str, remedy: str, *effects: Effect
-    ) -> "AuditCheck":
-        """A check that is passed by values up to the limit."""
-        return cls(name, round(observed, 6), limit, unit, observed <= limit, remedy, effects)
-
-
-class CapWait(Struct, frozen=True):
-    """Requests that were due while as many as `--max-concurrency` were in flight: the server's doing, not the client's.
-
-    Attributes:
-        cap: requests in flight at most.
-        requests: how many waited for a place.
-        sent: of how many that were sent.
-        p99_ms: wait for a place, over those that were sent.
-    """
-
-    cap: int
-    requests: int
-    sent: int
-    p99_ms: float
-
-
-class ClientError(Struct, frozen=True):
-    """How far off single latencies can be by the client's doing at most, ms.
-
-    Attributes:
-        send_ms: the largest lag of a send.
-        read_ms: the longest time for which the client read nothing.
-        clock_ms: error of its clocks, either way.
-    """
-
-    send_ms: float = 0.0
-    read_ms: float = 0.0
-    clock_ms: float = 0.0
-
-
-class Audit(Struct, frozen=True):
-    """Is the client trustworthy? A breach voids the objectives that it can have changed."""
-
-    checks: tuple[AuditCheck, ...] = ()
-    cap_wait: CapWait | None = None
-    error: ClientError = ClientError()
-
-    @property
-    def breaches(self) -> tuple[AuditCheck, ...]:
-        """The checks that failed."""
-        return tuple(check for check in self.checks if not check.passed)
 
 
 class Distribution(Struct, frozen=True):
@@ -344,7 +259,8 @@ class Summary(Struct, frozen=True, kw_only=True):
         return self.classes["all"]
 
 
-def _voided(verdicts: tuple[RuleVerdict, ...], audit: Audit) -> bool:
+def is_voided(verdicts: tuple[RuleVerdict, ...], audit: Audit) -> bool:
+    """Whether a breach of the client's audit changed a verdict, or there is no verdict that it could leave."""
     return any(rule.verdict is Verdict.INVALID for rule in verdicts) if verdicts else bool(audit.breaches)
 
 
@@ -367,7 +283,7 @@ class RunResult(Struct, frozen=True):
     @property
     def voided(self) -> bool:
         """Whether a breach of the client's audit changed a verdict, or there is no verdict that it could leave."""
-        return _voided(self.verdicts, self.audit)
+        return is_voided(self.verdicts, self.audit)
 
     @property
     def title(self) -> str:
@@ -375,139 +291,3 @@ class RunResult(Struct, frozen=True):
         if not self.repetitions:
             return f"Run {self.run_id}"
         return f"Runs {', '.join(map(str, self.repetitions))} together"
-
-
-class Host(Struct, frozen=True):
-    """The machine that sent the load."""
-
-    name: str = ""
-    system: str = ""
-    machine: str = ""
-    cpus: int | None = None
-    memory_bytes: int | None = None
-
-
-class AgentReport(Struct, frozen=True, kw_only=True):
-    """Statistics of the collection from one GPU agent; `reason` is why it has no GPU."""
-
-    url: str
-    gpus: tuple[GpuFacts, ...] = ()
-    reason: str | None = None
-    clock_ahead_ns: int = 0
-    clock_uncertainty_ns: int = 0
-    samples_lost: int = 0
-    restarts: int = 0
-    failed_requests: int = 0
-
-
-class Environment(Struct, frozen=True, kw_only=True):
-    """The environment of a run. Nothing secret, no file paths.
-
-    Attributes:
-        scenario_revision: git commit of the scenario file's folder.
-        calibration: the host's measured ceiling, as plain data.
-        workers: what the master knows of its workers; unset without any.
-        gpu_agents: unset without any.
-    """
-
-    python: str = ""
-    packages: dict[str, str] = {}
-    host: Host = Host()
-    scenario_revision: str | None = None
-    calibration: dict[str, object] | None = None
-    workers: tuple[WorkerFacts, ...] | UnsetType = UNSET
-    gpu_agents: tuple[AgentReport, ...] | UnsetType = UNSET
-
-
-class PlanFacts(Struct, frozen=True):
-    """What identifies a stored plan.
-
-    Attributes:
-        left_out: share of a profile's requests that are due in busier minutes than any that is played.
-    """
-
-    digest: str
-    seed: int
-    requests: int
-    left_out: float = 0.0
-
-
-class RunHead(Struct, frozen=True, kw_only=True):
-    """One line of the list of runs.
-
-    Attributes:
-        id: number in this database.
-        uid: the run's global name, which export and import keep.
-        verdict: None without objectives, and until the run has ended.
-        metadata: the user's tags.
-    """
-
-    id: int
-    uid: str
-    name: str
-    state: RunState
-    started_at_ns: int
-    ended_at_ns: int | None = None
-    base_url: str
-    model: str
-    endpoint: str
-    verdict: Verdict | None = None
-    exit_code: int | None = None
-    metadata: dict[str, str] = {}
-
-    @property
-    def comparable(self) -> bool:
-        """Whether its figures are about the endpoint: it ended by itself, and its client was trustworthy."""
-        return self.state is RunState.FINISHED and self.verdict is not Verdict.INVALID
-
-
-class Run(RunHead, frozen=True, kw_only=True):
-    """A stored run; audit and summary are None until it has ended."""
-
-    scenario: Scenario
-    environment: Environment = Environment()
-    audit: Audit | None = None
-    summary: Summary | None = None
-    plan: PlanFacts | None = None
-    verdicts: tuple[RuleVerdict, ...] = ()
-
-    @property
-    def voided(self) -> bool:
-        """Whether a breach of the client's audit changed a verdict, or there is no verdict that it could leave."""
-        return _voided(self.verdicts, self.audit or Audit())
-
-    @property
-    def comparable(self) -> bool:
-        """Whether its figures are about the endpoint; a breach may leave verdicts, but not figures to compare."""
-        return self.state is RunState.FINISHED and not (self.audit and self.audit.breaches)
-
-
-class NewRun(Struct, frozen=True, kw_only=True):
-    """What is stored of a run when it begins.
-
-    Attributes:
-        spool: folder of the workers' spools.
-    """
-
-    uid: str
-    name: str
-    started_at_ns: int
-    base_url: str
-    model: str
-    endpoint: str
-    scenario: Scenario
-    metadata: dict[str, str]
-    environment: Environment
-    spool: str
-
-
-class RunEnd(Struct, frozen=True, kw_only=True):
-    """What is stored of a run when it has ended."""
-
-    state: RunState
-    ended_at_ns: int
-    verdict: Verdict | None
-    exit_code: int
-    audit: Audit
-    summary: Summary
-    environment: Environment

@@ -9,7 +9,6 @@ import streamlit as st
 
 from surgeproof.errors import SurgeproofError
 from surgeproof.records import NS_PER_S
-from surgeproof.results import Run, RunHead
 from surgeproof.runs.review import Comparison, compare_runs
 from surgeproof.runs.stored import usable_gpu_samples
 from surgeproof.slo.compare import Policy
@@ -17,6 +16,7 @@ from surgeproof.slo.measured import Measured
 from surgeproof.storage.database_url import DEFAULT_DATABASE_URL
 from surgeproof.storage.queries import get_run, list_runs, run_columns
 from surgeproof.storage.store import open_engine
+from surgeproof.stored_runs import Run, RunHead
 
 
 def database_url() -> str:

@@ -13,7 +13,7 @@ from typing import Any
 import psutil
 import pytest
 
-from surgeproof.results import AuditCheck
+from surgeproof.audit_results import AuditCheck
 from surgeproof.sandbox.sim_process import SimProcess
 from surgeproof.storage.queries import get_run
 from surgeproof.storage.store import open_engine

@@ -3,7 +3,7 @@
 import pandas as pd
 import streamlit as st
 
-from surgeproof.results import Audit
+from surgeproof.audit_results import Audit
 from surgeproof.slo.failures import failure_lines
 from surgeproof.slo.wording import (
     BOARD,

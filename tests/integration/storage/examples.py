@@ -2,10 +2,12 @@
 
 from typing import Any
 
+from surgeproof.audit_results import Audit
 from surgeproof.records import RunState, StreamRecord, Verdict
-from surgeproof.results import Audit, Environment, NewRun, RunEnd, Summary
+from surgeproof.results import Summary
 from surgeproof.scenario import LoadConfig, Scenario
 from surgeproof.slo.summary import summarise
+from surgeproof.stored_runs import Environment, NewRun, RunEnd
 from tests.unit.slo.columns import measured
 
 

@@ -11,12 +11,13 @@ import pytest
 from surgeproof.errors import UsageError
 from surgeproof.loadgen.plan import PLAN_DTYPE, Plan
 from surgeproof.records import HealthSample, Verdict
-from surgeproof.results import Interval, PlanFacts, RuleVerdict
+from surgeproof.results import Interval, RuleVerdict
 from surgeproof.storage.archive import export_lines, import_lines, record_rows
 from surgeproof.storage.exports import write_csv
 from surgeproof.storage.queries import gap_rows, get_run, health_samples, list_runs, packed_plan, run_columns
 from surgeproof.storage.retention import prune_runs
 from surgeproof.storage.store import Store
+from surgeproof.stored_runs import PlanFacts
 from tests.integration.storage.examples import new_run, record, run_end
 
 VERDICT = RuleVerdict(

@@ -6,11 +6,11 @@ import pytest
 import sqlalchemy as sa
 
 from surgeproof.errors import StoreError
-from surgeproof.results import PlanFacts
 from surgeproof.storage import migrations, schema, tables
 from surgeproof.storage.queries import get_run
 from surgeproof.storage.schema import HEAD
 from surgeproof.storage.store import Store, open_engine
+from surgeproof.stored_runs import PlanFacts
 from tests.integration.storage.examples import RUN
 
 NEXT = """

@@ -11,7 +11,7 @@ from surgeproof.errors import ConfigError, StoreError, UsageError
 from surgeproof.loadgen.plan import PLAN_DTYPE, Plan
 from surgeproof.records import HealthSample, Verdict
 from surgeproof.redaction import shown_url
-from surgeproof.results import Interval, PlanFacts, RuleVerdict
+from surgeproof.results import Interval, RuleVerdict
 from surgeproof.storage import tables
 from surgeproof.storage.queries import (
     get_run,
@@ -23,6 +23,7 @@ from surgeproof.storage.queries import (
     unfinished_runs,
 )
 from surgeproof.storage.store import Store, open_engine
+from surgeproof.stored_runs import PlanFacts
 from surgeproof.strict_json import to_json
 from tests.integration.storage.examples import RUN, new_run, record, run_end
 

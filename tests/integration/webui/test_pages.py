@@ -9,7 +9,8 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from surgeproof import webui
-from surgeproof.results import Audit, AuditCheck, GpuSummary
+from surgeproof.audit_results import Audit, AuditCheck
+from surgeproof.results import GpuSummary
 from surgeproof.slo.rules import parse_objectives
 from surgeproof.slo.summary import summarise
 from surgeproof.slo.verdict import judge

@@ -6,11 +6,12 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
+from surgeproof.audit_results import Audit, AuditCheck, ClientError, Effect
 from surgeproof.ci.json_output import result_document
 from surgeproof.ci.reports import as_junit, as_markdown, write_reports
 from surgeproof.errors import ConfigError
 from surgeproof.records import Verdict
-from surgeproof.results import Audit, AuditCheck, ClientError, Effect, RunResult
+from surgeproof.results import RunResult
 from surgeproof.slo.measured import Measured
 from surgeproof.slo.rules import parse_objectives
 from surgeproof.slo.summary import summarise

@@ -3,7 +3,7 @@
 from surgeproof.gpu.coverage import coverage_lines
 from surgeproof.gpu.glitches import without_glitches
 from surgeproof.records import GpuFacts, GpuSample
-from surgeproof.results import AgentReport
+from surgeproof.stored_runs import AgentReport
 from tests.unit.gpu.fakes import sample
 
 S = 10**9

@@ -5,11 +5,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from surgeproof.audit_results import Audit, AuditCheck, Effect
 from surgeproof.columns import RecordColumns
 from surgeproof.loadgen.audit import audit_run, with_objectives
 from surgeproof.loadgen.token_audit import cache_checks, prompt_checks
 from surgeproof.records import HealthSample, Verdict, WorkerFacts
-from surgeproof.results import Audit, AuditCheck, Effect
 from surgeproof.send_lag import own_lag_ms
 from surgeproof.slo.rules import parse_objectives
 from surgeproof.slo.verdict import judge

@@ -2,8 +2,8 @@
 
 import pytest
 
+from surgeproof.audit_results import Audit, AuditCheck, ClientError, Effect
 from surgeproof.records import Verdict
-from surgeproof.results import Audit, AuditCheck, ClientError, Effect
 from surgeproof.slo.rules import parse_objectives
 from surgeproof.slo.verdict import judge, overall
 from tests.unit.slo.columns import EPOCH_NS, MS, measured

@@ -5,9 +5,9 @@ import re
 import numpy as np
 import pytest
 
+from surgeproof.audit_results import Audit
 from surgeproof.errors import RuleError
 from surgeproof.records import Verdict
-from surgeproof.results import Audit
 from surgeproof.slo.correlation import (
     MIN_EFFECTIVE_BLOCKS,
     autocorrelation_time,

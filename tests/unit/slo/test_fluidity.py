@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
+from surgeproof.audit_results import Audit
 from surgeproof.errors import RuleError
 from surgeproof.loadgen.arrivals_codec import pack_arrivals
 from surgeproof.records import Verdict
-from surgeproof.results import Audit
 from surgeproof.slo.fluidity import fluidity
 from surgeproof.slo.measured import Measured
 from surgeproof.slo.rules import parse_objectives, parse_rule

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
+from surgeproof.audit_results import Audit
 from surgeproof.loadgen.arrivals_codec import pack_arrivals
 from surgeproof.records import StreamRecord, Verdict
-from surgeproof.results import Audit
 from surgeproof.slo.gaps import Gaps, GapTally
 from surgeproof.slo.measured import Measured
 from surgeproof.slo.rules import parse_objectives

@@ -7,7 +7,6 @@ import pytest
 
 from surgeproof.errors import RuleError
 from surgeproof.records import RunState, Verdict
-from surgeproof.results import RunHead
 from surgeproof.slo.baseline import Slot, choose_history, deviations, earlier_runs, explain
 from surgeproof.slo.breaker import breaker
 from surgeproof.slo.burn import budgets
@@ -19,6 +18,7 @@ from surgeproof.slo.measured import Measured
 from surgeproof.slo.presets import PRESETS
 from surgeproof.slo.rules import parse_objectives, parse_rule
 from surgeproof.slo.sample_size import needs
+from surgeproof.stored_runs import RunHead
 from tests.unit.gpu.fakes import sample
 from tests.unit.slo.columns import EPOCH_NS, measured, rng
 

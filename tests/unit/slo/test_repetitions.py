@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
+from surgeproof.audit_results import Audit
 from surgeproof.records import Verdict
-from surgeproof.results import Audit, RuleVerdict
+from surgeproof.results import RuleVerdict
 from surgeproof.slo.measured import Measured
 from surgeproof.slo.rates import load_windows
 from surgeproof.slo.rules import parse_objectives

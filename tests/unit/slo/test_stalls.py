@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from surgeproof.audit_results import Audit
 from surgeproof.records import Verdict
-from surgeproof.results import Audit
 from surgeproof.slo.measured import Measured
 from surgeproof.slo.rules import parse_objectives
 from surgeproof.slo.stalls import stalls_s

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 from msgspec import UNSET
 
+from surgeproof.audit_results import Audit, AuditCheck
 from surgeproof.records import Verdict
-from surgeproof.results import Audit, AuditCheck, Distribution, RuleVerdict
+from surgeproof.results import Distribution, RuleVerdict
 from surgeproof.slo.measured import Measured
 from surgeproof.slo.rules import parse_objectives
 from surgeproof.slo.summary import distribution, summarise
