@@ -104,6 +104,7 @@ def request_options(command: Any) -> Any:
     for option in (
         click.option("--omit", multiple=True, metavar="FIELD", help="Leave a field of ours out; repeatable."),
         click.option("--extra-body", type=JsonFields(), help="More fields of each request, as a JSON object."),
+        click.option("--no-stream", is_flag=True, help="Ask for whole answers, which have no first-token times."),
         click.option("--ignore-eos", is_flag=True, help="Ask the server for full output lengths (vLLM)."),
         click.option(
             "--temperature", type=Temperature(0), help="Temperature of each request; default 0; none leaves it out."
@@ -127,6 +128,8 @@ def request_fields(flags: JsonObject) -> JsonObject:
         fields["temperature"] = None
     if flags["omit"]:
         fields["omit"] = list(flags["omit"])
+    if flags["no_stream"]:
+        fields["stream"] = False
     return fields | ({"ignore_eos": True} if flags["ignore_eos"] else {})
 
 

@@ -17,6 +17,7 @@ from surgeproof.commands.options import (
 from surgeproof.errors import ConfigError
 from surgeproof.exit_codes import ExitCode
 from surgeproof.outcomes import Outcome
+from surgeproof.scenario import ENDPOINTS
 
 
 @click.command()
@@ -24,7 +25,7 @@ from surgeproof.outcomes import Outcome
 @click.option("--model", help="Model name. Default: the first that the endpoint lists.")
 @click.option("--prompt", default="Say hello.", show_default=True)
 @click.option("--max-tokens", default=64, show_default=True)
-@click.option("--endpoint", type=click.Choice(["chat", "completions"]), default="chat", show_default=True)
+@click.option("--endpoint", type=click.Choice(ENDPOINTS), default="chat", show_default=True)
 @click.option("--timeout", default="60s", show_default=True, help="Limit to connect, to first token, between reads.")
 @request_options
 @tls_options

@@ -23,6 +23,7 @@ from surgeproof.commands.options import (
 )
 from surgeproof.errors import ConfigError
 from surgeproof.redaction import shown_url
+from surgeproof.scenario import ENDPOINTS
 from surgeproof.strict_json import JsonObject
 
 if TYPE_CHECKING:
@@ -50,7 +51,10 @@ class Shown(Enum):
 @click.option("--name", help="Name of the run, by which 'baseline' finds earlier ones. Default: the file's.")
 @click.option("--base-url", help="Base URL, as for OpenAI clients: http://HOST:PORT/v1.")
 @click.option("--model", help="Model name. Default: the first that the endpoint lists.")
-@click.option("--endpoint", type=click.Choice(["chat", "completions"]))
+@click.option("--endpoint", type=click.Choice(ENDPOINTS), help="API to ask; default chat.")
+@click.option("--batch-size", type=int, help="Texts of an embeddings request, documents of a rerank; default 1.")
+@click.option("--images", type=int, help="Generated pictures in each request.")
+@click.option("--image-size", help="Their size in pixels: WIDTHxHEIGHT; default 512x512.")
 @click.option("--trace", type=click.Path(), help="Trace file to replay, or to draw lengths from.")
 @click.option(
     "--trace-unit", type=click.Choice(["s", "ms", "us", "ns"]), help="Unit of the trace's times, where it is not clear."
@@ -269,7 +273,7 @@ def _overrides(flags: JsonObject) -> JsonObject:
     for name in (
         "dataset", "dataset_column", "dataset_order", "trace", "trace_unit", "trace_columns", "profile", "arrivals",
         "burstiness", "max_concurrency", "num_prompts", "input_len", "output_len", "speedup", "scale", "turns", "limit",
-        "num_warmups", "seed", "tokenizer", "words_per_token", "prompt_salt", "abort_after",
+        "num_warmups", "batch_size", "images", "seed", "tokenizer", "words_per_token", "prompt_salt", "abort_after",
     ):  # fmt: skip
         out[f"load.{name}"] = flags[name]
     for name in ("duration", "warmup", "drain"):
@@ -288,6 +292,7 @@ def _overrides(flags: JsonObject) -> JsonObject:
     out["load.request_rate"] = _rate(flags["request_rate"])
     out["load.concurrency"] = _numbers(flags["concurrency"], "--concurrency", int)
     out["load.classes"] = parse_class_weights(flags["classes"]) if flags["classes"] is not None else None
+    out["load.image_size"] = _size(flags["image_size"])
     out["load.window_s"] = _numbers(flags["window"], "--window", float)
     out["name"] = flags["name"]
     out["processes"] = flags["processes"]
@@ -315,6 +320,16 @@ def _numbers(text: str | None, flag: str, kind: type) -> list[Any] | None:
         return [kind(part) for part in text.split(",")]
     except ValueError:
         raise ConfigError(f"{flag}: {text!r} is not a list of numbers separated by commas") from None
+
+
+def _size(text: str | None) -> list[int] | None:
+    if text is None:
+        return None
+    width, _, height = text.lower().partition("x")
+    try:
+        return [int(width), int(height)]
+    except ValueError:
+        raise ConfigError(f"--image-size: {text!r} must look like 512x512") from None
 
 
 def _is_goodput(text: str) -> bool:

@@ -175,6 +175,8 @@ def print_probe(result: ProbeResult) -> None:
     console.print(table)
     tokens = result.output_tokens
     parts = [f"{'?' if tokens is None else tokens} output tokens in {result.token_events} events"]
+    if result.items is not None:
+        parts = [f"{result.items} items"]
     if result.tpot_ms is not None:
         parts.append(f"{result.tpot_ms:.2f} ms per token")
     if result.input_tokens is not None:

@@ -18,6 +18,7 @@ import msgspec
 from surgeproof.credentials import Secrets
 from surgeproof.errors import ConfigError, EndpointError
 from surgeproof.loadgen.content_encoding import CodingError, decoder_for
+from surgeproof.loadgen.request_form import endpoint_headers
 from surgeproof.loadgen.target import Target, replaced
 from surgeproof.redaction import Redactor, secrets_of_headers
 from surgeproof.scenario import TargetConfig
@@ -75,7 +76,7 @@ def check_endpoint(config: TargetConfig, secrets: Secrets) -> Endpoint:
         EndpointError: it cannot be reached, or no model is named and none is listed.
     """
     base_url = base_url_of(config)
-    target = Target(base_url, secrets.headers, config.tls)
+    target = Target(base_url, endpoint_headers(config.endpoint, secrets.headers), config.tls)
     wanted = [*config.models] or ([config.model] if config.model else [])
     redact = Redactor(secrets_of_headers(secrets.headers))
     listing = _ask(target, redact, _TIMEOUT_S if wanted else max(_TIMEOUT_S, _PATIENCE_S))

@@ -16,19 +16,21 @@ from surgeproof.clock import MonotonicClock
 from surgeproof.credentials import Secrets
 from surgeproof.loadgen.client import Client
 from surgeproof.loadgen.closed_loop import ClosedLoop
+from surgeproof.loadgen.content import ContentMaker
 from surgeproof.loadgen.dial import reserve_descriptors
 from surgeproof.loadgen.health import Gauges, HealthMonitor
 from surgeproof.loadgen.host_cpu import HostCpu
 from surgeproof.loadgen.open_loop import OpenLoop
 from surgeproof.loadgen.plan import Plan
 from surgeproof.loadgen.prompts import HuggingFaceTokenizer, PromptMaker
-from surgeproof.loadgen.sender import RequestForm, Sender
+from surgeproof.loadgen.request_form import RequestForm, endpoint_headers
+from surgeproof.loadgen.sender import Sender
 from surgeproof.loadgen.spec import RunSpec
 from surgeproof.loadgen.spool import Batch
 from surgeproof.loadgen.target import Target
 from surgeproof.loadgen.timer import DispatchTimer
 from surgeproof.outcomes import Outcome
-from surgeproof.records import BLOCK_TOKENS, StreamRecord
+from surgeproof.records import StreamRecord
 from surgeproof.redaction import Redactor, secrets_of_headers, secrets_of_url
 
 _FLUSH_S = 0.25
@@ -98,7 +100,7 @@ class Engine:
         self._plan, self._worker, self._workers, self._clock = plan, worker, workers, clock
         self._outbox, self._on_record, self._on_finished = outbox, on_record, on_finished
         config = self._scenario.target
-        target = Target(spec.base_url, secrets.headers, config.tls)
+        target = Target(spec.base_url, endpoint_headers(config.endpoint, secrets.headers), config.tls)
         target.include_usage = spec.include_usage
         target.resolve()
         reserve_descriptors(self._load.max_concurrency // workers)
@@ -108,9 +110,7 @@ class Engine:
         tokenizer = HuggingFaceTokenizer(self._load.tokenizer) if self._load.tokenizer else None
         prompts = PromptMaker(self._load.seed, self._load.prompt_salt or "", self._load.words_per_token, tokenizer)
         redact = Redactor([*secrets_of_headers(secrets.headers), *secrets_of_url(spec.base_url)])
-        self._sender = Sender(
-            self.client, form, prompts, spec.uid, worker, redact, self._load.block_tokens or BLOCK_TOKENS
-        )
+        self._sender = Sender(self.client, form, ContentMaker(prompts, self._load), spec.uid, worker, redact)
         self._records: list[StreamRecord] = []
         self._open_loop: OpenLoop | None = None
         self._closed_loop: ClosedLoop | None = None

@@ -30,6 +30,7 @@ PLAN_DTYPE = np.dtype(
         ("think_ns", "<i8"),
         ("cached_tokens", "<i4"),
         ("model", "u1"),
+        ("items", "<i4"),
     ]
 )
 _NONE = -1
@@ -84,13 +85,14 @@ class Plan:
         return len(self.rows)
 
     def __getitem__(self, index: int) -> RequestPlan:
-        at_ns, inputs, outputs, request_class, seed, session, turn, think_ns, cached, model = self.rows[index].item()
+        values = self.rows[index].item()
+        at_ns, inputs, outputs, request_class, seed, session, turn, think_ns, cached, model, items = values
         hash_ids = self.blocks.of(index) if self.blocks is not None else ()
         name = REQUEST_CLASSES[request_class]
         at_ns, session, think_ns = (None if value == _NONE else value for value in (at_ns, session, think_ns))
         content = self.contents.of(index) if self.contents is not None else None
         return RequestPlan(
-            index, at_ns, name, inputs, outputs, seed, session, turn, think_ns, cached, hash_ids, model, content
+            index, at_ns, name, inputs, outputs, seed, session, turn, think_ns, cached, hash_ids, model, content, items
         )
 
     @property
@@ -160,7 +162,18 @@ class Plan:
             blocks = Blocks(arrays["ids"], arrays["ends"]) if "ids" in arrays else None
             names = [f"content_{name}" for name in Contents._fields]
             contents = Contents(*(arrays[name] for name in names)) if names[0] in arrays else None
-            return cls(arrays["rows"], blocks, contents)
+            return cls(_current(arrays["rows"]), blocks, contents)
+
+
+def _current(rows: npt.NDArray[np.void]) -> npt.NDArray[np.void]:
+    """The table of an earlier release with the columns that it lacks."""
+    if rows.dtype == PLAN_DTYPE:
+        return rows
+    current = np.zeros(len(rows), dtype=PLAN_DTYPE)
+    current["items"] = 1
+    for name in rows.dtype.names or ():
+        current[name] = rows[name]
+    return current
 
 
 def make_plan(
@@ -191,6 +204,7 @@ def make_plan(
                 rows["request_class"][index] = REQUEST_CLASSES.index(name)
     rows["prompt_seed"] = generator(seed, Dimension.PROMPTS).integers(0, 2**63, size=count, dtype=np.uint64)
     rows["session"] = rows["think_ns"] = _NONE
+    rows["items"] = 1
     return Plan(rows)
 
 

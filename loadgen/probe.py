@@ -11,7 +11,7 @@ from surgeproof.credentials import Secrets
 from surgeproof.loadgen import usage_fallback
 from surgeproof.loadgen.client import Client
 from surgeproof.loadgen.exchange import Exchange
-from surgeproof.loadgen.sender import PATHS, RequestForm
+from surgeproof.loadgen.request_form import RequestForm, endpoint_headers
 from surgeproof.loadgen.target import Target
 from surgeproof.scenario import TargetConfig
 
@@ -53,6 +53,7 @@ class ProbeResult(msgspec.Struct, frozen=True, kw_only=True):
     finish_reason: str | None
     finish_by_choice: dict[str, str]
     tpot_ms: float | None
+    items: int | None
     events: int
     token_events: int
     merged_reads: int
@@ -77,14 +78,14 @@ def probe(
         ConfigError: URL or certificates cannot be used.
     """
     clock = MonotonicClock()
-    target = Target(base_url, secrets.headers, config.tls)
+    target = Target(base_url, endpoint_headers(config.endpoint, secrets.headers), config.tls)
     client = Client(target, config.timeouts, clock=clock)
     form = RequestForm(config, model)
     finished = Event()
 
     def payload() -> bytes:
         body = form.body(prompt, max_tokens, None, include_usage=target.include_usage)
-        return target.request_bytes(PATHS[config.endpoint], msgspec.json.encode(body), {}, reuse=True)
+        return target.request_bytes(form.path_of(None), msgspec.json.encode(body), {}, reuse=True)
 
     exchange = usage_fallback.send(
         client, payload(), payload, lambda: form.reader(max_tokens, keep_text=True), lambda _: finished.set()
@@ -136,6 +137,7 @@ def describe(exchange: Exchange, *, tls: bool) -> ProbeResult:
         finish_reason=reader.choices.finish_reason,
         finish_by_choice={str(index): reason for index, reason in reader.choices.finish_by_choice.items()},
         tpot_ms=None if tpot_ns is None else round(tpot_ns / 1e6, 3),
+        items=reader.items,
         events=reader.events,
         token_events=reader.token_events,
         merged_reads=reader.merged_reads,

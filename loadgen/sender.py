@@ -5,95 +5,25 @@ Builds the request's body, hands it to the client and turns the finished exchang
 
 import hashlib
 import logging
-from collections.abc import Mapping
-from typing import Any
 
 import msgspec
 
 from surgeproof.loadgen import usage_fallback
 from surgeproof.loadgen.arrivals_codec import pack_arrivals
 from surgeproof.loadgen.client import Client
+from surgeproof.loadgen.content import ContentMaker
 from surgeproof.loadgen.exchange import Exchange
 from surgeproof.loadgen.loop_protocols import OnRecord
-from surgeproof.loadgen.prompts import PromptMaker
+from surgeproof.loadgen.request_form import RequestForm
 from surgeproof.loadgen.stream import StreamReader
 from surgeproof.loadgen.unsent import failed_record
-from surgeproof.records import BLOCK_TOKENS, RequestPlan, StreamRecord
+from surgeproof.records import RequestPlan, StreamRecord
 from surgeproof.redaction import Redactor
-from surgeproof.scenario import ClassWork, TargetConfig
 from surgeproof.strict_json import JsonObject
 
 logger = logging.getLogger(__name__)
 
 _SERVER_TEXTS = ("error", "finish_reason", "request_id", "server_timing")
-PATHS = {"chat": "/chat/completions", "completions": "/completions"}
-
-
-class RequestForm:
-    """The JSON body of a request, from a plan or from a given prompt.
-
-    Args:
-        target: endpoint options.
-        model: name of the model.
-        priorities: `priority` value by class, sent only for classes named here.
-        models: several models, of which each plan names one; empty for `model` alone.
-        by_class: what the requests of a class have of their own.
-    """
-
-    def __init__(
-        self,
-        target: TargetConfig,
-        model: str,
-        priorities: dict[str, int] | None = None,
-        models: tuple[str, ...] = (),
-        by_class: Mapping[str, ClassWork] | None = None,
-    ) -> None:
-        self.target = target
-        self._by_class = by_class or {}
-        self.models = models or (model,)
-        self.priorities = priorities or {}
-
-    def body(
-        self, prompt: str, max_tokens: int, request_class: str | None, *, include_usage: bool, model: int = 0
-    ) -> JsonObject:
-        """The body as plain data, of a prompt."""
-        return self.body_of({"prompt": prompt}, max_tokens, request_class, include_usage=include_usage, model=model)
-
-    def body_of(
-        self, content: JsonObject, max_tokens: int, request_class: str | None, *, include_usage: bool, model: int = 0
-    ) -> JsonObject:
-        """The body as plain data, of a dataset's row, whose own fields stay as they are."""
-        target = self.target
-        body: JsonObject = {"model": self.models[model]}
-        if target.endpoint == "chat" and "messages" not in content:
-            body["messages"] = [{"role": "user", "content": content["prompt"]}]
-            content = {name: value for name, value in content.items() if name != "prompt"}
-        body[target.max_tokens_field] = max_tokens
-        if target.temperature is not None:
-            body["temperature"] = target.temperature
-        body |= content
-        body["stream"] = True
-        if include_usage:
-            body["stream_options"] = {"include_usage": True}
-        if target.ignore_eos:
-            body["ignore_eos"] = True
-        if request_class in self.priorities:
-            body["priority"] = self.priorities[request_class]
-        body |= target.extra_body
-        if (work := self._by_class.get(request_class or "")) is not None:
-            body |= work.extra_body
-        for name in (*target.omit, *(() if include_usage else ("stream_options",))):
-            body.pop(name, None)
-        return body
-
-    def headers_of(self, request_class: str) -> dict[str, str]:
-        """Headers that the requests of a class carry."""
-        work = self._by_class.get(request_class)
-        return work.headers if work is not None else {}
-
-    def reader(self, max_tokens: int, *, keep_text: bool = False) -> StreamReader:
-        """What follows the reply to such a request."""
-        return StreamReader(max_tokens, fixed_length=self.target.fixes_lengths, keep_text=keep_text)
 
 
 def _id_prefix(run_uid: str) -> str:
@@ -108,28 +38,25 @@ class Sender:
     Args:
         client: the client.
         form: how bodies are built.
-        prompts: where their text comes from.
+        contents: what they ask.
         run_uid: names the run in each request's id and trace parent.
         worker: number of this worker.
         redact: takes secrets out of what servers send back.
-        block_tokens: tokens of a block that a hash id names.
     """
 
     def __init__(
         self,
         client: Client,
         form: RequestForm,
-        prompts: PromptMaker,
+        contents: ContentMaker,
         run_uid: str,
         worker: int,
         redact: Redactor | None = None,
-        block_tokens: int = BLOCK_TOKENS,
     ) -> None:
         self._redact = redact or Redactor()
-        self.block_tokens = block_tokens
         self.client = client
         self.form = form
-        self.prompts = prompts
+        self._contents = contents
         self.run_uid = run_uid
         self._id_prefix = _id_prefix(run_uid)
         self.worker = worker
@@ -141,19 +68,13 @@ class Sender:
 
     def payload(self, plan: RequestPlan) -> bytes:
         """The request's bytes; made ahead of its time, so that sending it is one write."""
-        target = self.client.target
-        if plan.content is not None:
-            content = msgspec.json.decode(plan.content, type=dict[str, Any])
-            body = self.form.body_of(
-                content, plan.output_tokens, plan.request_class, include_usage=target.include_usage, model=plan.model
-            )
-            return self.wire(body, plan.index, plan.request_class)
-        if plan.hash_ids:
-            prompt = self.prompts.shared_text(plan.input_tokens, plan.prompt_seed, plan.hash_ids, self.block_tokens)
-        else:
-            prompt = self.prompts.text(plan.input_tokens, plan.prompt_seed)
-        body = self.form.body(
-            prompt, plan.output_tokens, plan.request_class, include_usage=target.include_usage, model=plan.model
+        content = self._contents.of(plan, self.form.endpoint_of(plan.request_class))
+        body = self.form.body_of(
+            content,
+            plan.output_tokens,
+            plan.request_class,
+            include_usage=self.client.target.include_usage,
+            model=plan.model,
         )
         return self.wire(body, plan.index, plan.request_class)
 
@@ -165,7 +86,7 @@ class Sender:
             "traceparent": f"00-{self.run_uid[:16]:0<16}{span}-{span}-01",
         } | self.form.headers_of(request_class)
         encoded = msgspec.json.encode(body)
-        path = PATHS[self.form.target.endpoint]
+        path = self.form.path_of(request_class)
         return self.client.target.request_bytes(path, encoded, ids, reuse=self.client.reuse)
 
     def send(
@@ -183,9 +104,10 @@ class Sender:
             record = self._safe_record(plan, exchange, intended_at_ns, phase, step)
             on_record(self._without_secrets(record), plan)
 
-        usage_fallback.send(
-            self.client, payload, lambda: self.payload(plan), lambda: self.form.reader(plan.output_tokens), done
-        )
+        def reader() -> StreamReader:
+            return self.form.reader(plan.output_tokens, plan.request_class, items=plan.items)
+
+        usage_fallback.send(self.client, payload, lambda: self.payload(plan), reader, done)
 
     def _safe_record(
         self, plan: RequestPlan, exchange: Exchange, intended_at_ns: int, phase: str, step: int
@@ -255,4 +177,5 @@ class Sender:
             warnings=reader.all_warnings(),
             arrivals=pack_arrivals(origin, reader.arrivals_at_ns),
             model=self.form.models[plan.model] if len(self.form.models) > 1 else None,
+            items=reader.items,
         )

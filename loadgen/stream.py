@@ -24,6 +24,7 @@ from surgeproof.loadgen.plain_body import (
     kind_of_bytes,
     kind_of_reply,
 )
+from surgeproof.loadgen.reply_forms import ReplyForm
 from surgeproof.loadgen.sse import DEFAULT_MAX_EVENT_BYTES, EventTooLongError, SseEvent, SseParser
 from surgeproof.loadgen.stream_chunk import (
     Output,
@@ -52,6 +53,9 @@ class StreamReader:
             answer is flagged too.
         keep_text: keep the answer's text (`text`); off under load.
         max_event_bytes: longest event that is kept in memory.
+        reply_form: how another API's replies are read; None for chat and text completions.
+        streamed: a stream was asked for.
+        items: vectors or scores that were asked for.
 
     Attributes:
         saw_done: the stream's last event has come.
@@ -68,6 +72,9 @@ class StreamReader:
         fixed_length: bool = False,
         keep_text: bool = False,
         max_event_bytes: int = DEFAULT_MAX_EVENT_BYTES,
+        reply_form: ReplyForm | None = None,
+        streamed: bool = True,
+        items: int | None = None,
     ) -> None:
         self.http_status: int | None = None
         self.retry_after_s: float | None = None
@@ -97,6 +104,8 @@ class StreamReader:
         self.stop_reading = False
         self._max_tokens, self._fixed_length = max_tokens, fixed_length
         self._keep_text, self._max_event_bytes = keep_text, max_event_bytes
+        self._reply_form, self._streamed, self._items_asked = reply_form, streamed, items
+        self.items: int | None = None
         self._problems: set[Outcome] = set()
         self._faulted = False
         self._kind = BodyKind.UNKNOWN
@@ -362,16 +371,30 @@ class StreamReader:
         return error_text(payload) if isinstance(payload, dict) else self._plain.excerpt()
 
     def _take_whole(self, whole: Any) -> None:
-        self.warn("not_streamed")
+        if self._streamed:
+            self.warn("not_streamed")
+        if self._reply_form is not None and isinstance(whole, dict):
+            whole = self._reply_form.whole(whole)
         if not isinstance(whole, dict) or is_error(whole):
             self._problems.add(Outcome.SERVER_EVENT if isinstance(whole, dict) else Outcome.MALFORMED)
             self.error = error_text(whole)
             return
         self.usage.take(whole)
+        if self._reply_form is not None and self._reply_form.items is not None:
+            self._take_items(self._reply_form.items(whole))
         for choice in choices_of(whole):
             output = output_of(choice)
             self._note(output)
             self._whole_answer = self._whole_answer or output.generated
+
+    def _take_items(self, count: int) -> None:
+        """An answer of vectors or scores; fewer than were asked for are no answer."""
+        self.items = count
+        asked = self._items_asked or 1
+        self._whole_answer = count >= asked
+        if 0 < count < asked:
+            self._problems.add(Outcome.TRUNCATED)
+            self.error = f"{count} items for {asked} that were asked for"
 
     # -- events -------------------------------------------------------------------------------------
 
@@ -391,6 +414,9 @@ class StreamReader:
             tokens = self.token_events
             self._take_event(name, data, at_ns)
             self._last_is_token = self.token_events > tokens
+            if self.saw_done:
+                self.done_at_ns = at_ns
+                break
         if self.token_events - before > 1:
             self._note_merged(self.token_events - before, at_ns)
         if before == 0 and self.token_events and self.first_token_at_ns == at_ns:
@@ -439,6 +465,10 @@ class StreamReader:
         elif name == b"error":
             self._on_server_error(chunk)
         elif isinstance(chunk, dict):
+            if self._reply_form is not None:
+                # Typed events name their end; what their type says is then said as a chat completion.
+                self.saw_done = chunk.get("type") in self._reply_form.last
+                chunk = self._reply_form.event(chunk)
             self._on_chunk(chunk, at_ns)
         elif chunk is not None and name is None:
             self.warn("event_is_no_object")

@@ -11,6 +11,7 @@ import numpy.typing as npt
 from surgeproof.errors import ConfigError
 from surgeproof.loadgen.plan import Plan, with_contents
 from surgeproof.loadgen.prompts import HuggingFaceTokenizer
+from surgeproof.loadgen.request_form import items_of, misfit
 from surgeproof.records import REQUEST_CLASSES
 from surgeproof.scenario import ClassWork, Scenario, is_text_file
 from surgeproof.traces.dataset import Prompts, choose_prompts, cut_text
@@ -46,12 +47,16 @@ def with_class_work(plan: Plan, scenario: Scenario) -> tuple[Plan, list[str]]:
         if work.dataset is not None or work.input_len is not None:
             shares[places] = False
         if work.dataset is not None and len(places):
-            prompts = _prompts(scenario, work.dataset, work.dataset_column, plan.rows["input_tokens"][places])
+            prompts = _prompts(
+                scenario, work.dataset, work.dataset_column, plan.rows["input_tokens"][places],
+                scenario.endpoint_of(name),
+            )  # fmt: skip
             notes += _notes(prompts, len(places), f"dataset of {name}")
             _ask(plan, places, prompts, content)
     others = np.flatnonzero(shares)
     if load.dataset is not None and len(others):
-        prompts = _prompts(scenario, load.dataset, load.dataset_column, plan.rows["input_tokens"][others])
+        lengths = plan.rows["input_tokens"][others]
+        prompts = _prompts(scenario, load.dataset, load.dataset_column, lengths, scenario.target.endpoint)
         notes += _notes(prompts, len(others), "dataset")
         _ask(plan, others, prompts, content)
     # The rows' own limits of the answer give way to those of their class.
@@ -74,13 +79,14 @@ def _ask(plan: Plan, places: Ints, prompts: Prompts, content: _Content) -> None:
     chosen = np.arange(len(places)) % len(prompts.rows)
     content.of_request[places] = len(content.rows) + chosen
     content.rows.extend(msgspec.json.encode(row.content) for row in prompts.rows)
+    plan.rows["items"][places] = np.array([items_of(row.content) for row in prompts.rows])[chosen]
     plan.rows["input_tokens"][places] = np.array([row.input_tokens for row in prompts.rows])[chosen]
     outputs = np.array([row.output_tokens or 0 for row in prompts.rows])[chosen]
     plan.rows["output_tokens"][places] = np.where(outputs > 0, outputs, plan.rows["output_tokens"][places])
 
 
-def _prompts(scenario: Scenario, dataset: str, column: str | None, lengths: Ints) -> Prompts:
-    """Rows for as many requests as there are planned lengths; a text is cut to these."""
+def _prompts(scenario: Scenario, dataset: str, column: str | None, lengths: Ints, endpoint: str) -> Prompts:
+    """Rows for as many requests to an API as there are planned lengths; a text is cut to these."""
     load = scenario.load
     count_tokens = HuggingFaceTokenizer(load.tokenizer).count if load.tokenizer is not None else estimated_tokens
     if is_text_file(dataset):
@@ -93,9 +99,9 @@ def _prompts(scenario: Scenario, dataset: str, column: str | None, lengths: Ints
         count_tokens=count_tokens,
         skip_invalid=load.skip_invalid,
     )
-    chats = next((row.place for row in prompts.rows if "messages" in row.content), None)
-    if scenario.target.endpoint == "completions" and chats is not None:
-        raise ConfigError(f"{chats} holds messages, which the completions endpoint does not take: use --endpoint chat")
+    for row in prompts.rows:
+        if (problem := misfit(endpoint, row.content)) is not None:
+            raise ConfigError(f"{row.place} {problem}")
     return prompts
 
 

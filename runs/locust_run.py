@@ -17,7 +17,7 @@ from surgeproof.runs.collect import RunInProgress
 from surgeproof.runs.judge import complete_run
 from surgeproof.runs.locust_process import make_run_dir
 from surgeproof.runs.prepare import begin_run
-from surgeproof.scenario import Scenario
+from surgeproof.scenario import ENDPOINTS, Scenario
 from surgeproof.scenario_file import load_scenario, load_slo
 from surgeproof.slo.rules import parse_objectives
 from surgeproof.storage.database_url import DEFAULT_DATABASE_URL
@@ -55,7 +55,7 @@ class LocustRuns:
         database = os.environ.get("SURGEPROOF_DB", DEFAULT_DATABASE_URL)
         group.add_argument("--db", default=database, help="Database URL to store the run in")
         group.add_argument("--model", default="", help="Model name. Default: the first of /v1/models")
-        group.add_argument("--endpoint", default="", choices=["", "chat", "completions"])
+        group.add_argument("--endpoint", default="", choices=["", *ENDPOINTS])
         group.add_argument("--input-len", type=int, default=0, help="Prompt tokens of each request")
         group.add_argument("--output-len", type=int, default=0, help="Output tokens of each request")
 

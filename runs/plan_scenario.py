@@ -10,7 +10,7 @@ from surgeproof.loadgen.plan import Plan, add_models, add_sessions, make_plan, w
 from surgeproof.loadgen.prompts import HuggingFaceTokenizer
 from surgeproof.records import BLOCK_TOKENS, REQUEST_CLASSES
 from surgeproof.runs.class_work import with_class_work
-from surgeproof.scenario import MAX_UNCONFIRMED_S, LoadConfig, Scenario
+from surgeproof.scenario import ITEM_ENDPOINTS, MAX_UNCONFIRMED_S, RERANK_QUERY_TOKENS, LoadConfig, Scenario
 from surgeproof.traces import draw
 from surgeproof.traces.draw import Traffic
 from surgeproof.traces.profile import load_profile
@@ -49,6 +49,7 @@ def plan_scenario(scenario: Scenario) -> Planned:
     if len(scenario.target.models) > 1:
         add_models(plan, tuple(scenario.target.models.values()), load.seed)
     plan, class_notes = with_class_work(plan, scenario)
+    _ask_for_items(plan, scenario)
     if len(plan) == 0:
         raise ConfigError("the plan is empty: no request matches the given window, limit and duration")
     longest = max(plan.span_s, load.duration_s or 0.0)
@@ -107,6 +108,21 @@ def _plan(load: LoadConfig, traffic: Traffic) -> Plan:
     if traffic.hash_ids is not None and traffic.cached_tokens is not None:
         plan = with_blocks(plan, traffic.hash_ids, traffic.cached_tokens)
     return plan
+
+
+def _ask_for_items(plan: Plan, scenario: Scenario) -> None:
+    """Requests for vectors or scores hold several texts, each of the planned length."""
+    for name in REQUEST_CLASSES:
+        endpoint = scenario.endpoint_of(name)
+        if endpoint not in ITEM_ENDPOINTS:
+            continue
+        made = plan.rows["request_class"] == REQUEST_CLASSES.index(name)
+        if plan.contents is not None:
+            made &= plan.contents.rows < 0
+        size = scenario.load.batch_size
+        query = RERANK_QUERY_TOKENS if endpoint == "rerank" else 0
+        plan.rows["items"][made] = size
+        plan.rows["input_tokens"][made] = (plan.rows["input_tokens"][made] + query) * size
 
 
 def _classes_without_requests(scenario: Scenario, plan: Plan) -> list[str]:

@@ -8,17 +8,19 @@ from msgspec import structs
 
 from surgeproof.clock import MonotonicClock
 from surgeproof.credentials import Secrets
+from surgeproof.errors import ConfigError
 from surgeproof.gpu.client import GpuCollector, open_agents
 from surgeproof.loadgen.ceiling import ceiling_note, load_ceiling
 from surgeproof.loadgen.endpoint import Endpoint, check_endpoint
 from surgeproof.loadgen.plan import Plan
 from surgeproof.loadgen.spec import PLAN_FILE, SPEC_FILE, RunSpec
+from surgeproof.records import REQUEST_CLASSES
 from surgeproof.redaction import without_userinfo
 from surgeproof.runs.collect import RunInProgress
 from surgeproof.runs.environment import describe_environment
 from surgeproof.runs.plan_scenario import plan_scenario
 from surgeproof.scenario import Scenario
-from surgeproof.slo.rules import parse_goodput, parse_objectives
+from surgeproof.slo.rules import STREAMED, Objectives, parse_goodput, parse_objectives
 from surgeproof.storage.store import Store
 from surgeproof.stored_runs import NewRun, PlanFacts
 
@@ -45,6 +47,7 @@ def begin_run(
         StoreError: the database cannot be written.
     """
     objectives = parse_objectives(scenario.slo)
+    _refuse_without_stream(objectives, scenario)
     parse_goodput([f"{name}:{bound}" for name, bound in scenario.goodput.items()])
     planned = plan_scenario(scenario)
     plan = planned.plan
@@ -82,6 +85,22 @@ def begin_run(
     run = RunInProgress(store, run_id, spec, plan, objectives)
     run.gpus = GpuCollector(agents)
     return run, tuple(notes)
+
+
+def _refuse_without_stream(objectives: Objectives, scenario: Scenario) -> None:
+    """Nothing of a stream can be judged where none is asked for.
+
+    Raises:
+        ConfigError: an objective or a goodput bound is about one.
+    """
+    whole = {name for name in REQUEST_CLASSES if not scenario.streams(name)}
+    for name, rules in objectives.by_class.items():
+        for rule in rules:
+            asked = {condition.metric for condition in rule.conditions} & set(STREAMED)
+            if asked and (name in whole or len(whole) == len(REQUEST_CLASSES)):
+                raise ConfigError(f"slo {rule.text!r}: {min(asked)} needs a stream, and answers come whole; use e2e")
+    if (asked := set(scenario.goodput) & set(STREAMED)) and len(whole) == len(REQUEST_CLASSES):
+        raise ConfigError(f"goodput: {min(asked)} needs a stream, and answers come whole; use e2e")
 
 
 def _too_long(plan: Plan, endpoint: Endpoint) -> list[str]:

@@ -43,22 +43,28 @@ class Sequence:
 
     Args:
         number: order of arrival.
-        prompt_blocks: ids of the prompt's full blocks, each naming its whole prefix.
+        blocks: ids of the full blocks of prompt and answer, each naming its whole prefix.
         input_tokens: prompt tokens.
         output_tokens: tokens to generate.
         priority: smaller is more urgent, as in vLLM.
     """
 
     __slots__ = (
-        "aborted", "cached_tokens", "generated", "held_blocks", "input_tokens", "number", "output_tokens",
-        "prefilled", "priority", "prompt_blocks",
+        "aborted",
+        "blocks",
+        "cached_tokens",
+        "generated",
+        "held_blocks",
+        "input_tokens",
+        "number",
+        "output_tokens",
+        "prefilled",
+        "priority",
     )  # fmt: skip
 
-    def __init__(
-        self, number: int, prompt_blocks: list[int], input_tokens: int, output_tokens: int, priority: int
-    ) -> None:
+    def __init__(self, number: int, blocks: list[int], input_tokens: int, output_tokens: int, priority: int) -> None:
         self.number = number
-        self.prompt_blocks = prompt_blocks
+        self.blocks = blocks
         self.input_tokens = input_tokens
         self.output_tokens = output_tokens
         self.priority = priority
@@ -124,9 +130,9 @@ class SimEngine:
         """Longest context that fits at all."""
         return self.options.kv_blocks * BLOCK_TOKENS
 
-    def add(self, prompt_blocks: list[int], input_tokens: int, output_tokens: int, priority: int = 0) -> Sequence:
+    def add(self, blocks: list[int], input_tokens: int, output_tokens: int, priority: int = 0) -> Sequence:
         """Queue a request."""
-        sequence = Sequence(next(self._numbers), prompt_blocks, input_tokens, output_tokens, priority)
+        sequence = Sequence(next(self._numbers), blocks, input_tokens, output_tokens, priority)
         self._queue(sequence)
         return sequence
 
@@ -208,7 +214,7 @@ class SimEngine:
     def _cached_prefix(self, sequence: Sequence) -> int:
         hits = 0
         self.prefix_queries += sequence.input_tokens
-        for block in sequence.prompt_blocks:
+        for block in sequence.blocks[: sequence.input_tokens // BLOCK_TOKENS]:
             if block not in self._cached:
                 break
             self._cached.move_to_end(block)
@@ -219,7 +225,8 @@ class SimEngine:
     def _remember_prefix(self, sequence: Sequence) -> None:
         if not self.options.prefix_cache:
             return
-        for block in sequence.prompt_blocks:
+        # The last token was never an input, so its keys and values are not known.
+        for block in sequence.blocks[: (sequence.context - 1) // BLOCK_TOKENS]:
             self._cached[block] = None
             self._cached.move_to_end(block)
         while len(self._cached) > self.options.kv_blocks:

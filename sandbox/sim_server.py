@@ -1,8 +1,7 @@
-"""Serves the simulated engine over OpenAI's API, as vLLM does; the only place that uses real time.
+"""Serves the simulated engine over the APIs of `sim_replies`, as vLLM does; the only place that uses real time.
 
-Streams are a role chunk, deltas, a finish chunk, usage when asked for, and `[DONE]`. A word of the
-prompt is a token. Faults are injected by share: http_429, http_500, reset, stall (a stream that
-goes silent), slow_start (a second before the head).
+Faults are injected by share: http_429, http_500, reset, stall (a stream that goes silent), slow_start (a second
+before the head).
 """
 
 import asyncio
@@ -22,10 +21,11 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 
 from surgeproof.errors import ConfigError
 from surgeproof.sandbox.sim_engine import BLOCK_TOKENS, EngineOptions, Sequence, SimEngine
+from surgeproof.sandbox.sim_replies import Asked, Reply, answer_words, read_request, reply_of, whole_number
 from surgeproof.strict_json import JsonObject
 
 FAULTS = ("http_429", "http_500", "reset", "stall", "slow_start")
-_WORDS = ("time", "load", "the", "queue", "fast", "wave", "step", "answer", "calm", "river", "stone", "light")
+_PATHS = ("/chat/completions", "/completions", "/responses", "/messages", "/embeddings", "/rerank")
 _STALL_S = 3600.0
 
 
@@ -55,8 +55,8 @@ class SimServer:
         app.router.add_get("/health", self._health)
         app.router.add_get("/metrics", self._metrics)
         app.router.add_get("/v1/models", self._models)
-        app.router.add_post("/v1/chat/completions", self._complete)
-        app.router.add_post("/v1/completions", self._complete)
+        for path in _PATHS:
+            app.router.add_post(f"/v1{path}", self._complete)
         app.cleanup_ctx.append(self._stepping)
         return app
 
@@ -87,14 +87,10 @@ class SimServer:
     # -- requests -------------------------------------------------------------------------------
 
     async def _complete(self, request: web.Request) -> web.StreamResponse:
-        chat = request.path.endswith("/chat/completions")
         try:
             body = msgspec.json.decode(await request.read(), type=JsonObject)
-            words = _prompt_words(body, chat=chat)
-            limit = _whole(body, "max_completion_tokens", 0) or _whole(body, "max_tokens", 16)
-            priority = _whole(body, "priority", 0, least=-(2**31))
-            if not isinstance(body.get("stream_options") or {}, dict):
-                raise ValueError("stream_options must be an object")  # noqa: TRY004 - it becomes a 400
+            asked = read_request(request.path, body)
+            priority = whole_number(body, "priority", 0, least=-(2**31))
         except (msgspec.MsgspecError, ValueError) as exc:
             return _error(400, "BadRequestError", f"invalid request: {exc}")
         if body.get("model", self.model) != self.model:
@@ -107,42 +103,55 @@ class SimServer:
         if fault == "slow_start":
             await asyncio.sleep(1.0)
         room = self.engine.capacity_tokens()
-        if len(words) + limit > room:
+        if max(map(len, asked.prompts)) + asked.limit > room:
             return _error(400, "BadRequestError", f"This model's maximum context length is {room} tokens.")
-        sequence = self.engine.add(prefix_blocks(words), max(1, len(words)), limit, priority)
-        queue = self._queues[sequence] = asyncio.Queue()
-        self._work.set()
         self._served += 1
-        reply = _Reply(body, self.model, self._served, chat=chat, prompt_tokens=len(words), limit=limit)
+        reply = reply_of(request.path, body, self.model, self._served, asked)
+        return await self._answer(request, reply, asked, priority, fault, streamed=bool(body.get("stream")))
+
+    async def _answer(
+        self, request: web.Request, reply: Reply, asked: Asked, priority: int, fault: str | None, *, streamed: bool
+    ) -> web.StreamResponse:
+        sequences = [self._add(words, asked.limit, priority) for words in asked.prompts]
+        self._work.set()
         try:
-            if body.get("stream"):
-                return await self._stream(request, reply, sequence, queue, fault)
-            for _ in range(reply.limit):
-                await queue.get()
-            return web.json_response(reply.whole(sequence.cached_tokens))
+            if streamed:
+                return await self._stream(request, reply, sequences[0], asked.limit, fault)
+            for sequence in sequences:
+                for _ in range(asked.limit):
+                    await self._queues[sequence].get()
+            return web.json_response(reply.whole(sum(sequence.cached_tokens for sequence in sequences)))
         except ConnectionResetError:
             # The client has gone; what would be written now reaches nobody.
             return web.Response(status=499)
         finally:
-            self._queues.pop(sequence, None)
-            if sequence.generated < sequence.output_tokens:
-                self.engine.abort(sequence)
+            for sequence in sequences:
+                self._queues.pop(sequence, None)
+                if sequence.generated < sequence.output_tokens:
+                    self.engine.abort(sequence)
+
+    def _add(self, words: list[str], limit: int, priority: int) -> Sequence:
+        """Give the engine one prompt; the words of its answer are known by now, so its cache can hold them, too."""
+        blocks = prefix_blocks(words + answer_words(limit))
+        sequence = self.engine.add(blocks, max(1, len(words)), limit, priority)
+        self._queues[sequence] = asyncio.Queue()
+        return sequence
 
     async def _stream(
         self,
         request: web.Request,
-        reply: "_Reply",
+        reply: Reply,
         sequence: Sequence,
-        queue: "asyncio.Queue[int]",
+        limit: int,
         fault: str | None,
     ) -> web.StreamResponse:
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream; charset=utf-8"})
         await response.prepare(request)
         began = time.monotonic()
-        if reply.chat:
-            await response.write(reply.role())
-        cut = max(1, reply.limit // 2)
-        for number in range(1, reply.limit + 1):
+        if begin := reply.begin():
+            await response.write(begin)
+        cut, queue = max(1, limit // 2), self._queues[sequence]
+        for number in range(1, limit + 1):
             await queue.get()
             if number == 1:
                 self._ttft_sum_s += time.monotonic() - began
@@ -211,77 +220,6 @@ class SimServer:
         yield from (*families, ttft)
 
 
-def _whole(body: JsonObject, name: str, default: int, least: int = 0) -> int:
-    """A whole number of a request, or its default.
-
-    Raises:
-        ValueError: it is something else, or too small or large.
-    """
-    value = body.get(name)
-    if value is None:
-        return default
-    if not isinstance(value, int) or isinstance(value, bool) or not least <= value < 2**31:
-        raise ValueError(f"{name} must be a whole number, not {value!r}")
-    return value
-
-
-class _Reply:
-    """The chunks of one answer."""
-
-    def __init__(
-        self, body: JsonObject, model: str, number: int, *, chat: bool, prompt_tokens: int, limit: int
-    ) -> None:
-        self.chat, self.prompt_tokens, self.limit = chat, prompt_tokens, limit
-        options = body.get("stream_options") or {}
-        self._usage_wanted = bool(options.get("include_usage"))
-        kind = "chat.completion.chunk" if chat else "text_completion"
-        prefix = "chatcmpl" if chat else "cmpl"
-        self._head: JsonObject = {
-            "id": f"{prefix}-sim-{number}", "object": kind, "created": int(time.time()), "model": model,
-        }  # fmt: skip
-
-    def _event(self, choices: list[JsonObject], **more: Any) -> bytes:
-        return b"data: " + msgspec.json.encode(self._head | {"choices": choices} | more) + b"\n\n"
-
-    def role(self) -> bytes:
-        """The first chunk of a chat, which holds no token."""
-        delta = {"role": "assistant", "content": ""}
-        return self._event([{"index": 0, "delta": delta, "logprobs": None, "finish_reason": None}])
-
-    def _word(self, number: int) -> str:
-        return ("" if number == 1 else " ") + _WORDS[number % len(_WORDS)]
-
-    def delta(self, number: int) -> bytes:
-        """One token."""
-        text = self._word(number)
-        part: JsonObject = {"delta": {"content": text}} if self.chat else {"text": text}
-        return self._event([{"index": 0, **part, "logprobs": None, "finish_reason": None}])
-
-    def tail(self, cached_tokens: int) -> bytes:
-        """Finish, usage and the end."""
-        part: JsonObject = {"delta": {}} if self.chat else {"text": ""}
-        out = self._event([{"index": 0, **part, "logprobs": None, "finish_reason": "length"}])
-        if self._usage_wanted:
-            out += self._event([], usage=self._usage(cached_tokens))
-        return out + b"data: [DONE]\n\n"
-
-    def _usage(self, cached_tokens: int) -> JsonObject:
-        return {
-            "prompt_tokens": self.prompt_tokens,
-            "completion_tokens": self.limit,
-            "total_tokens": self.prompt_tokens + self.limit,
-            "prompt_tokens_details": {"cached_tokens": cached_tokens},
-        }
-
-    def whole(self, cached_tokens: int) -> JsonObject:
-        """The answer to a request that did not ask for a stream."""
-        text = "".join(self._word(number) for number in range(1, self.limit + 1))
-        part = {"message": {"role": "assistant", "content": text}} if self.chat else {"text": text}
-        kind = "chat.completion" if self.chat else "text_completion"
-        choice = {"index": 0, **part, "finish_reason": "length"}
-        return self._head | {"object": kind, "choices": [choice], "usage": self._usage(cached_tokens)}
-
-
 def prefix_blocks(words: list[str]) -> list[int]:
     """Ids of the full blocks of a prompt; each id covers everything before it, too."""
     blocks, block = [], 0
@@ -289,18 +227,6 @@ def prefix_blocks(words: list[str]) -> list[int]:
         block = hash((block, *words[start : start + BLOCK_TOKENS]))
         blocks.append(block)
     return blocks
-
-
-def _prompt_words(body: JsonObject, *, chat: bool) -> list[str]:
-    if not chat:
-        prompt = body.get("prompt")
-        if not isinstance(prompt, str):
-            raise ValueError("prompt must be a string")
-        return prompt.split()
-    messages = body.get("messages")
-    if not isinstance(messages, list) or not messages or not all(isinstance(item, dict) for item in messages):
-        raise ValueError("messages must be a list of objects that is not empty")
-    return " ".join(str(message.get("content") or "") for message in messages).split()
 
 
 def _error(status: int, kind: str, message: str, headers: dict[str, str] | None = None) -> web.Response:

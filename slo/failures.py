@@ -14,6 +14,7 @@ WAYS_OUT = (
     ("http_401", "", "set OPENAI_API_KEY, or give --header"),
     ("http_403", "", "set OPENAI_API_KEY, or give --header"),
     ("http_404", "", "check the base URL, which usually ends in /v1, and the model's name"),
+    ("http_4", "max_tokens", "give --omit max_tokens"),
     ("http_4", "max_completion_tokens", "give --max-tokens-field max_completion_tokens"),
     ("http_4", "temperature", "give --omit temperature"),
     ("http_4", "stream_options", "give --omit stream_options"),

@@ -27,6 +27,7 @@ TIMES = (
 NUMBERS = (
     "tpot_ns", "max_gap_ns", "max_gap_least_ns", "input_tokens", "output_tokens", "cached_tokens",
     "planned_input_tokens", "planned_output_tokens", "http_status", "token_events", "retries", "step", "worker",
+    "items", "task", "turn", "planned_cached_tokens",
 )  # fmt: skip
 _ENDS = {
     "ttft": "first_token_at_ns", "first_answer": "first_answer_at_ns", "last_token": "last_token_at_ns",

@@ -128,7 +128,7 @@ def arrived(measured: Measured, what: str, of: Mask, windows: Sequence[LoadWindo
 
     Args:
         measured: the run.
-        what: `requests`, `input_tokens` or `output_tokens`.
+        what: `requests`, `input_tokens`, `output_tokens` or `items`.
         of: the requests that count.
         windows: when; at least one.
     """
@@ -158,7 +158,7 @@ def _arrival_span(measured: Measured, what: str) -> tuple[Floats, Floats]:
     """When each request's amount began and ended to arrive; the end of the answer where nothing else is known."""
     done = measured.times_s["done_at_ns"]
     first, last = measured.times_s["first_token_at_ns"], measured.times_s["last_token_at_ns"]
-    if what == "requests":
+    if what in ("requests", "items"):
         return done, done
     first = np.where(np.isnan(first), done, first)
     if what == "input_tokens":

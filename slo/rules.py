@@ -55,6 +55,7 @@ RATES = {
     "requests_per_s": "answered requests a second",
     "input_tokens_per_s": "prompt tokens of answered requests a second",
     "output_tokens_per_s": "output tokens of answered requests a second",
+    "items_per_s": "vectors or scores of answered requests a second",
 }
 PER_GPU = "_per_gpu"
 RATES |= {f"{name}{PER_GPU}": f"{text}, by the number of GPUs that an agent sampled" for name, text in RATES.items()}
@@ -86,6 +87,8 @@ WHEN = ("step", "phase")
 _NAMED = ("model", "phase")
 _UNITS_MS = {"ms": 1.0, "s": 1000.0, "us": 0.001}
 
+STREAMED = ("ttft", "first_answer", "tpot", "max_gap", "inter_chunk", FLUIDITY)
+"""Those that an answer has only where it is streamed."""
 GOODPUT_NAMES = {"ttft": "ttft", "tpot": "tpot", "e2el": "last_token", "last_token": "last_token", "e2e": "e2e"}
 """vLLM's names in `--goodput`, and ours; vLLM's end of a request is its last output, not `[DONE]`."""
 

@@ -70,7 +70,7 @@ def _class_summary(
     outcome = measured.texts["outcome"][mask]
     start, end = measured.span_s(sent)
     output = measured.numbers["output_tokens"][ok]
-    inputs = measured.numbers["input_tokens"][ok]
+    inputs, items = (measured.numbers[name][ok] for name in ("input_tokens", "items"))
     windows = load_windows(measured, selectors)
     rates, bounds = _rates(measured, name, windows) if windows else ({}, {})
     figures = ClassSummary(
@@ -91,7 +91,9 @@ def _class_summary(
         output_tokens=_total(output),
         input_tokens_per_s=rates.get("input_tokens") if _total(inputs) is not None else None,
         output_tokens_per_s=rates.get("output_tokens") if _total(output) is not None else None,
-        unknown_output_tokens=int(np.isnan(output).sum()),
+        unknown_output_tokens=int((np.isnan(output) & np.isnan(items)).sum()),
+        items=_total(items),
+        items_per_s=rates.get("items") if _total(items) is not None else None,
         latency_ms={name: distribution(measured.latency_ms(name)[ok]) for name in REQUEST_LATENCIES},
         service_latency_ms={
             name: distribution(measured.latency_ms(name, "service")[ok]) for name in ("ttft", "last_token", "e2e")
@@ -131,7 +133,8 @@ def _client_error_ms(measured: Measured, metric: str, ok: Mask) -> float:
 def _rates(measured: Measured, name: str, windows: list[LoadWindow]) -> tuple[dict[str, float], dict[str, Interval]]:
     """What arrived a second, of what, and its bounds by the name of the figure."""
     of = counted(measured, name, ())
-    found = {what: arrived(measured, what, of, windows) for what in ("requests", "input_tokens", "output_tokens")}
+    counts = ("requests", "input_tokens", "output_tokens", "items")
+    found = {what: arrived(measured, what, of, windows) for what in counts}
     return (
         {what: amounts.per_s for what, amounts in found.items()},
         {f"{what}_per_s": amounts.interval for what, amounts in found.items()},

@@ -29,7 +29,8 @@ def rates_line(summary: Summary) -> str | None:
     planned = "" if load.planned_per_s is None else f"{number(load.planned_per_s)} planned, "
     parts = [
         f"requests/s: {planned}{number(load.sent_per_s)} sent, {_bounded(total, 'requests_per_s')} answered",
-        f"output tokens/s: {_bounded(total, 'output_tokens_per_s')}",
+        *([f"output tokens/s: {_bounded(total, 'output_tokens_per_s')}"] if total.items is None else []),
+        *([f"items/s: {_bounded(total, 'items_per_s')}"] if total.items is not None else []),
         f"{number(load.in_flight)} in flight",
     ]
     if isinstance(total.attainment, float):

@@ -8,7 +8,7 @@ from surgeproof.errors import DatabaseUnusableError
 from surgeproof.redaction import shown_url
 from surgeproof.storage import tables
 
-HEAD = "0103"
+HEAD = "0104"
 _FIRST = "0101"
 """Schema of the first release; versions before it used 0001 to 0003 for others."""
 _MIGRATIONS = "surgeproof.storage:migrations"

@@ -105,6 +105,10 @@ records = Table(
     Column("warnings", Text, doc="names, separated by commas"),
     Column("arrivals", LargeBinary, doc="uint32 microsecond steps from sent_at_ns, one for each token event"),
     Column("model", Text, doc="where a run asks for several"),
+    Column("items", Integer, doc="vectors or scores of the answer"),
+    Column("task", BigInteger, doc="conversation or task that the request is a part of"),
+    Column("turn", Integer, doc="which turn or step of it, from 0"),
+    Column("planned_cached_tokens", BigInteger, doc="prompt tokens that earlier requests shared"),
 )
 
 record_chunks = Table(

@@ -31,7 +31,7 @@ INTEGERS = (
     "headers_at_ns", "first_byte_at_ns", "first_event_at_ns", "first_token_at_ns", "first_token_not_before_at_ns",
     "first_answer_at_ns", "last_token_at_ns", "done_at_ns", "tpot_ns", "max_gap_ns", "max_gap_least_ns", "send_ns",
     "input_tokens", "output_tokens", "cached_tokens", "planned_input_tokens", "planned_output_tokens", "http_status",
-    "token_events", "retries", "step", "worker",
+    "token_events", "retries", "step", "worker", "items", "task", "turn", "planned_cached_tokens",
 )  # fmt: skip
 TEXTS = ("request_class", "phase", "outcome", "stamp_source", "finish_reason", "warnings", "model")
 _KINDS = tuple((f"<i{size}", int(np.iinfo(f"i{size}").min)) for size in (1, 2, 4, 8))

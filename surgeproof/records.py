@@ -89,6 +89,7 @@ class RequestPlan(msgspec.Struct, frozen=True):
         hash_ids: prefix-chained blocks that the prompt is made of, empty for a text of its own.
         model: index of its model among the run's.
         content: JSON of what a dataset's row puts into the body; None for a prompt that is made.
+        items: texts of an embeddings request, documents of a rerank; 1 else.
     """
 
     index: int
@@ -104,6 +105,7 @@ class RequestPlan(msgspec.Struct, frozen=True):
     hash_ids: tuple[int, ...] = ()
     model: int = 0
     content: bytes | None = None
+    items: int = 1
 
 
 class StreamRecord(msgspec.Struct, omit_defaults=True, kw_only=True):
@@ -118,6 +120,10 @@ class StreamRecord(msgspec.Struct, omit_defaults=True, kw_only=True):
             exact. Later tokens in the same read hide it: the kernel keeps the time of the last one.
         send_ns: how long the call that sent the last byte took; `sent_at_ns` is before it.
         max_gap_least_ns: the longest wait between arrivals of output that is certain, whatever merged reads hide.
+        items: vectors or scores of the answer; None for answers of text.
+        task: number of the conversation or task that it is a part of; None for a request on its own.
+        turn: which turn or step of it, from 0.
+        planned_cached_tokens: prompt tokens that an unlimited prefix cache would hold: what earlier requests shared.
     """
 
     plan_index: int
@@ -166,6 +172,10 @@ class StreamRecord(msgspec.Struct, omit_defaults=True, kw_only=True):
     warnings: tuple[str, ...] = ()
     arrivals: bytes | None = None
     model: str | None = None
+    items: int | None = None
+    task: int | None = None
+    turn: int | None = None
+    planned_cached_tokens: int | None = None
 
     @property
     def ok(self) -> bool:

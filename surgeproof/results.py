@@ -108,7 +108,7 @@ class ClassSummary(Struct, frozen=True, kw_only=True):
     Attributes:
         shed: refused with 429 or 503; part of `failed`.
         duration_s: from the first planned time to the last end; rates are over `load`'s window instead.
-        unknown_output_tokens: answered requests without a token count.
+        unknown_output_tokens: answered requests of text without a token count.
         latency_ms: by metric, from the planned time.
         service_latency_ms: by metric, from the send.
         inter_chunk_ms: gaps between arrivals; unset for steps.
@@ -118,6 +118,7 @@ class ClassSummary(Struct, frozen=True, kw_only=True):
         output_length_share: output tokens of answered requests as a share of the planned ones; None where unknown.
         prompt_tokens: None where the server counted none.
         client_error_ms: how much of the p99 of a latency the client's own delay can be at most, by metric.
+        items: vectors or scores of the answers; None for answers of text.
     """
 
     requests: int
@@ -149,6 +150,8 @@ class ClassSummary(Struct, frozen=True, kw_only=True):
     client_error_ms: dict[str, float] = {}
     output_length_share: float | None = None
     prompt_tokens: PromptTokens | None = None
+    items: int | None = None
+    items_per_s: float | None = None
 
 
 class Budget(Struct, frozen=True):

@@ -5,7 +5,7 @@ one as a whole is found by `scenario_checks`.
 """
 
 from pathlib import PurePath
-from typing import Literal
+from typing import Literal, get_args
 
 import msgspec
 
@@ -43,13 +43,22 @@ class TlsOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     client_key: str | None = None
 
 
+EndpointName = Literal["chat", "completions", "responses", "messages", "embeddings", "rerank"]
+ENDPOINTS: tuple[str, ...] = get_args(EndpointName)
+"""The APIs that can be asked; those of `ITEM_ENDPOINTS` answer with vectors or scores, whole."""
+ITEM_ENDPOINTS = ("embeddings", "rerank")
+RERANK_QUERY_TOKENS = 32
+"""Length of the question of a made rerank request."""
+
+
 class TargetConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The endpoint and the form of its requests."""
 
     base_url: str | None = None
     model: str | None = None
     models: dict[str, float] = {}
-    endpoint: Literal["chat", "completions"] = "chat"
+    endpoint: EndpointName = "chat"
+    stream: bool = True
     tls: TlsOptions = TlsOptions()
     timeouts: Timeouts = Timeouts()
     reuse_connections: bool = True
@@ -81,6 +90,7 @@ class ClassWork(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     dataset: str | None = None
     dataset_column: str | None = None
     model: str | None = None
+    endpoint: EndpointName | None = None
     headers: dict[str, str] = {}
     extra_body: JsonObject = {}
 
@@ -121,6 +131,9 @@ class LoadConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     num_prompts: int | None = None
     input_len: int = 512
     output_len: int = 128
+    batch_size: int = 1
+    images: int = 0
+    image_size: tuple[int, int] = (512, 512)
     classes: dict[str, float] = msgspec.field(default_factory=lambda: {"P1": 1.0})
     by_class: dict[str, ClassWork] = {}
     priorities: dict[str, int] = {}
@@ -142,9 +155,9 @@ class LoadConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return any(source is not None for source in sources)
 
     def makes_prompts_of(self, request_class: str) -> bool:
-        """Whether prompts of a class are made to planned lengths, and not taken from a dataset."""
+        """Whether prompts of a class are made to planned lengths: not taken from a dataset, and without pictures."""
         work = self.by_class.get(request_class, ClassWork())
-        return work.dataset is None and (self.dataset is None or work.input_len is not None)
+        return not self.images and work.dataset is None and (self.dataset is None or work.input_len is not None)
 
     def models_of_classes(self) -> tuple[str, ...]:
         """Models that classes name for themselves, in order."""
@@ -172,3 +185,18 @@ class Scenario(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def closed_loop(self) -> bool:
         """Whether users wait for their answer before they ask again."""
         return bool(self.load.concurrency)
+
+    def endpoint_of(self, request_class: str) -> EndpointName:
+        """Which API the requests of a class ask."""
+        work = self.load.by_class.get(request_class)
+        return work.endpoint if work is not None and work.endpoint is not None else self.target.endpoint
+
+    def streams(self, request_class: str) -> bool:
+        """Whether the requests of a class ask for a stream."""
+        return self.target.stream and self.endpoint_of(request_class) not in ITEM_ENDPOINTS
+
+
+def endpoints_of(scenario: Scenario) -> set[str]:
+    """The APIs that a scenario asks."""
+    named = {name for name, weight in scenario.load.classes.items() if weight > 0} | set(scenario.load.by_class)
+    return {scenario.endpoint_of(name) for name in named} or {scenario.target.endpoint}

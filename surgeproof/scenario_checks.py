@@ -6,12 +6,23 @@ from collections.abc import Iterator
 from surgeproof.credentials import check_headers
 from surgeproof.errors import ConfigError
 from surgeproof.records import REQUEST_CLASSES
-from surgeproof.scenario import MAX_REQUESTS, MAX_UNCONFIRMED_S, LoadConfig, Scenario, is_text_file
+from surgeproof.scenario import (
+    ITEM_ENDPOINTS,
+    MAX_REQUESTS,
+    MAX_UNCONFIRMED_S,
+    LoadConfig,
+    Scenario,
+    endpoints_of,
+    is_text_file,
+)
 
 _MAX_TOKENS = 10_000_000
 _MAX_USERS = 100_000
 _MAX_MODELS = 255
 _MAX_PROCESSES = 1024
+_MAX_BATCH = 4096
+_MAX_IMAGES = 100
+_MAX_SIDE = 8192
 _SECRET_HEADERS = ("authorization", "proxy-authorization", "cookie", "x-api-key", "api-key")
 
 
@@ -23,6 +34,7 @@ def problems_of(scenario: Scenario) -> list[str]:
         *(f"{place} must be a finite number that is not negative" for place in _unusable_numbers(scenario)),
         *_too_much(scenario),
         *_model_problems(scenario),
+        *_endpoint_problems(scenario),
         *_class_problems(scenario),
         *_exclusive_keys(load),
         *_weight_problems(load),
@@ -99,11 +111,24 @@ def _model_problems(scenario: Scenario) -> Iterator[str]:
     usable = all(0 <= weight < 1e9 for weight in models.values())
     if models and (not usable or sum(models.values()) <= 0 or len(models) > _MAX_MODELS):
         yield f"target.models: the weights of at most {_MAX_MODELS} models must be positive"
-    needed = {"model", "messages", "prompt", "stream"} & set(scenario.target.omit)
+    needed = {"model", "messages", "prompt", "input", "query", "documents", "stream"} & set(scenario.target.omit)
     if needed:
         yield f"target.omit: {', '.join(sorted(needed))} cannot be left out of a request"
     if models and scenario.target.model is not None:
         yield "target: name one model, or several models with their weights, not both"
+
+
+def _endpoint_problems(scenario: Scenario) -> Iterator[str]:
+    """What an API cannot be asked for."""
+    load, asked = scenario.load, endpoints_of(scenario)
+    if load.batch_size > 1 and not asked & set(ITEM_ENDPOINTS):
+        yield "load.batch_size is of embeddings and rerank requests; use --endpoint embeddings or rerank"
+    if load.batch_size > _MAX_BATCH:
+        yield f"load.batch_size must be {_MAX_BATCH:,} or less"
+    if load.images and (without := asked - {"chat", "responses", "messages"}):
+        yield f"load.images: {', '.join(sorted(without))} takes no pictures; use --endpoint chat, responses or messages"
+    if not 0 <= load.images <= _MAX_IMAGES or not all(0 < side <= _MAX_SIDE for side in load.image_size):
+        yield f"load.images: up to {_MAX_IMAGES} pictures of up to {_MAX_SIDE:,} by {_MAX_SIDE:,} pixels"
 
 
 def _exclusive_keys(load: LoadConfig) -> Iterator[str]:
@@ -153,7 +178,7 @@ def _weight_problems(load: LoadConfig) -> Iterator[str]:
 def _not_positive(load: LoadConfig) -> Iterator[str]:
     positive = (
         "request_rate", "burstiness", "speedup", "limit", "max_concurrency", "duration_s", "num_prompts",
-        "input_len", "output_len", "words_per_token", "block_tokens",
+        "input_len", "output_len", "words_per_token", "block_tokens", "batch_size",
     )  # fmt: skip
     for key in positive:
         value = getattr(load, key)

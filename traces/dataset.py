@@ -23,7 +23,7 @@ PROMPT_COLUMNS = ("prompt", "text", "question", "instruction", "input", "query")
 """Columns of a table that are taken for the prompt, in this order, where none is named."""
 _NOT_OF_THE_ROW = ("model", "stream", "stream_options", "user")
 """Fields that the run decides, or that name a person."""
-_LIMITS = ("max_completion_tokens", "max_tokens")
+_LIMITS = ("max_completion_tokens", "max_tokens", "max_output_tokens")
 _HUMAN, _MODEL = ("human", "user"), ("gpt", "assistant", "chatgpt", "bing", "bard")
 _SUFFIXES = (".parquet", ".arrow", ".jsonl", ".json", ".csv")
 _MIN_WORDS = 100
@@ -171,7 +171,7 @@ def _content(value: Any, column: str | None, count_tokens: CountTokens) -> tuple
     body = value.get("body")
     if isinstance(body, dict):
         value = body
-    if isinstance(value.get("messages"), list) or isinstance(value.get("prompt"), list):
+    if any(isinstance(value.get(name), list) for name in ("messages", "prompt", "input", "documents")):
         return _of_body(value)
     turns = value.get("conversations", value.get("conversation"))
     if isinstance(turns, list):

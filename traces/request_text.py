@@ -10,13 +10,14 @@ _TEXT_KEYS = ("content", "text")
 def text_of(body: JsonObject) -> str:
     """All text of a request, joined; that of images and tools is not text."""
     found: list[str] = []
-    _gather(body.get("messages", body.get("prompt")), found)
+    for key in ("system", "messages", "prompt", "input", "query", "documents"):
+        _gather(body.get(key), found)
     return " ".join(found)
 
 
 def token_ids_of(body: JsonObject) -> int | None:
     """Number of token ids, of a prompt that is given as such."""
-    prompt = body.get("prompt")
+    prompt = body.get("prompt", body.get("input"))
     is_ids = isinstance(prompt, list) and bool(prompt) and all(isinstance(token, int) for token in prompt)
     return len(prompt) if is_ids and isinstance(prompt, list) else None
 

@@ -48,7 +48,7 @@ def test_records_become_columns_by_name() -> None:
     }
     assert columns.between_ms("done_at_ns", "intended_at_ns").tolist() == [5.0]
     assert columns.texts("warnings").values().tolist() == ["a,b"]
-    assert len(INTEGERS) == 28
+    assert len(INTEGERS) == 32
 
 
 def test_a_text_column_compares_and_counts() -> None:

@@ -10,7 +10,7 @@ from gevent.event import Event
 from surgeproof.loadgen import usage_fallback
 from surgeproof.loadgen.client import Client
 from surgeproof.loadgen.exchange import Exchange
-from surgeproof.loadgen.sender import PATHS
+from surgeproof.loadgen.request_form import APIS
 from surgeproof.loadgen.stream import StreamReader
 from surgeproof.loadgen.target import Target
 from surgeproof.scenario import Timeouts, TlsOptions
@@ -41,7 +41,7 @@ def ask(client: Client, body: dict[str, Any] | None = None, endpoint: str = "cha
         sent = dict(body)
         if not client.target.include_usage:
             sent.pop("stream_options", None)
-        return client.target.request_bytes(PATHS[endpoint], msgspec.json.encode(sent), {}, reuse=client.reuse)
+        return client.target.request_bytes(APIS[endpoint].path, msgspec.json.encode(sent), {}, reuse=client.reuse)
 
     def reader() -> StreamReader:
         return StreamReader(body.get("max_tokens"), fixed_length=fixed, keep_text=True)

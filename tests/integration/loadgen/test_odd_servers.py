@@ -12,7 +12,7 @@ import gevent
 import pytest
 import trustme
 
-from surgeproof.loadgen.sender import RequestForm
+from surgeproof.loadgen.request_form import RequestForm
 from surgeproof.loadgen.stream import StreamReader
 from surgeproof.sandbox.scripted import ScriptedServer, exchange
 from surgeproof.scenario import TargetConfig, Timeouts, TlsOptions

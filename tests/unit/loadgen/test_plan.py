@@ -8,7 +8,7 @@ import pytest
 
 from surgeproof.loadgen.plan import Plan, add_models, add_sessions, make_plan, with_blocks, with_contents
 from surgeproof.loadgen.prompts import PromptMaker
-from surgeproof.loadgen.sender import RequestForm
+from surgeproof.loadgen.request_form import RequestForm
 from surgeproof.records import TracePoint
 from surgeproof.scenario import TargetConfig
 from surgeproof.traces.draw import pair_lengths, replay_times

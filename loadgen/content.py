@@ -1,0 +1,78 @@
+"""What one planned request asks, as a part of a body: made prompts, texts for vectors, documents to rank, pictures.
+
+Pure. The form of an API is `request_form`'s.
+"""
+
+from typing import Any
+
+import msgspec
+
+from surgeproof.loadgen.pictures import picture_url
+from surgeproof.loadgen.prompts import PromptMaker
+from surgeproof.records import BLOCK_TOKENS, RequestPlan
+from surgeproof.scenario import RERANK_QUERY_TOKENS, LoadConfig
+from surgeproof.strict_json import JsonObject
+
+_SEED_STEP = 104_729
+"""Added to a prompt's seed for each further text or picture of one request."""
+
+
+class ContentMaker:
+    """Makes what requests ask; equal plans give equal content in every process.
+
+    Args:
+        prompts: where made text comes from.
+        load: pictures, and tokens of a block that a hash id names.
+    """
+
+    def __init__(self, prompts: PromptMaker, load: LoadConfig) -> None:
+        self._prompts = prompts
+        self._block_tokens = load.block_tokens or BLOCK_TOKENS
+        self._images, self._image_size = load.images, load.image_size
+
+    def of(self, plan: RequestPlan, endpoint: str) -> JsonObject:
+        """The content of a request to an API of `ENDPOINTS`."""
+        if plan.content is not None:
+            content = msgspec.json.decode(plan.content, type=dict[str, Any])
+        elif endpoint == "rerank":
+            return self._documents(plan)
+        elif endpoint == "embeddings":
+            texts = [
+                self._text(plan.input_tokens // plan.items, self._seed(plan, number)) for number in range(plan.items)
+            ]
+            return {"input": texts if plan.items > 1 else texts[0]}
+        elif plan.hash_ids:
+            text = self._prompts.shared_text(plan.input_tokens, plan.prompt_seed, plan.hash_ids, self._block_tokens)
+            content = {"prompt": text}
+        else:
+            content = {"prompt": self._text(plan.input_tokens, plan.prompt_seed)}
+        return self._with_pictures(content, plan) if self._images else content
+
+    def _text(self, tokens: int, seed: int) -> str:
+        return self._prompts.text(tokens, seed)
+
+    def _documents(self, plan: RequestPlan) -> JsonObject:
+        """A question and the documents that are ranked by it; a server reads the question with each of them."""
+        tokens = max(1, plan.input_tokens // plan.items - RERANK_QUERY_TOKENS)
+        return {
+            "query": self._text(RERANK_QUERY_TOKENS, plan.prompt_seed),
+            "documents": [self._text(tokens, self._seed(plan, number + 1)) for number in range(plan.items)],
+        }
+
+    def _with_pictures(self, content: JsonObject, plan: RequestPlan) -> JsonObject:
+        """The pictures of a request behind the text of its last message."""
+        messages = content.get("messages") or [{"role": "user", "content": content.get("prompt")}]
+        last = messages[-1]
+        text = last.get("content")
+        parts = list(text) if isinstance(text, list) else [{"type": "text", "text": text}]
+        width, height = self._image_size
+        parts += [
+            {"type": "image_url", "image_url": {"url": picture_url(width, height, self._seed(plan, number))}}
+            for number in range(self._images)
+        ]
+        rest = {name: value for name, value in content.items() if name not in ("prompt", "messages")}
+        return rest | {"messages": [*messages[:-1], last | {"content": parts}]}
+
+    @staticmethod
+    def _seed(plan: RequestPlan, number: int) -> int:
+        return (plan.prompt_seed + _SEED_STEP * number) % 2**63
