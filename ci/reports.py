@@ -11,6 +11,7 @@ from surgeproof.slo.failures import failure_lines
 from surgeproof.slo.wording import (
     BOARD,
     STEPS,
+    TURNS,
     board_row,
     breach_lines,
     cap_line,
@@ -18,6 +19,7 @@ from surgeproof.slo.wording import (
     latency_title,
     notices,
     step_rows,
+    turn_rows,
 )
 
 
@@ -84,6 +86,8 @@ def as_markdown(result: RunResult) -> str:
     ]
     if result.summary.is_ladder:
         lines += _table(STEPS, step_rows(result.summary))
+    if turns := turn_rows(result.summary):
+        lines += _table(TURNS, turns)
     if result.verdicts:
         lines += _table(BOARD, [board_row(verdict) for verdict in result.verdicts])
         lines += [

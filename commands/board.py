@@ -1,5 +1,7 @@
 """Shows a run's result on a terminal: verdict, board, latencies, audit. Formats only; makes no judgement."""
 
+from collections.abc import Sequence
+
 from msgspec import UnsetType
 from rich.table import Table
 from rich.text import Text
@@ -12,6 +14,7 @@ from surgeproof.slo.failures import failure_lines
 from surgeproof.slo.wording import (
     BOARD,
     STEPS,
+    TURNS,
     board_row,
     breach_lines,
     cap_line,
@@ -19,6 +22,7 @@ from surgeproof.slo.wording import (
     latency_title,
     notices,
     step_rows,
+    turn_rows,
 )
 
 _COLOURS = {"PASS": "green", "FAIL": "red", "INCONCLUSIVE": "yellow", "INVALID": "magenta"}
@@ -68,6 +72,8 @@ def _print_measured(result: RunResult, console: PlainConsole) -> None:
 def print_figures(summary: Summary, console: PlainConsole) -> None:
     """Latencies, counts, rates and what to know of them; by step where the load is a ladder."""
     console.print(step_table(summary) if summary.is_ladder else latency_table(summary))
+    if rows := turn_rows(summary):
+        console.print(_table("Turns of conversations and steps of tasks, ms", TURNS, rows))
     for line in figure_lines(summary):
         console.sentence(line)
     for line in failure_lines(summary.failures):
@@ -78,10 +84,14 @@ def print_figures(summary: Summary, console: PlainConsole) -> None:
 
 def step_table(summary: Summary) -> Table:
     """Figures of every step of a ladder."""
-    table = Table(title=f"{latency_title(summary)}, ms, by step", title_justify="left", show_edge=False)
-    for name in STEPS:
+    return _table(f"{latency_title(summary)}, ms, by step", STEPS, step_rows(summary))
+
+
+def _table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
+    table = Table(title=title, title_justify="left", show_edge=False)
+    for name in columns:
         table.add_column(name, justify="right", overflow="fold")
-    for row in step_rows(summary):
+    for row in rows:
         table.add_row(*row)
     return table
 

@@ -9,7 +9,7 @@ from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as RichProgress
 
 from surgeproof.commands.terminal import new_console
-from surgeproof.outcomes import Outcome
+from surgeproof.outcomes import NOT_JUDGED
 from surgeproof.records import StreamRecord
 from surgeproof.runs.collect import RunInProgress
 
@@ -75,7 +75,7 @@ class Progress:
 
     def advance(self, fresh: list[StreamRecord]) -> None:
         """Count new records."""
-        tried = [record for record in fresh if record.outcome not in (Outcome.NOT_SENT, Outcome.CANCELLED)]
+        tried = [record for record in fresh if record.outcome not in NOT_JUDGED]
         self._done += len(tried)
         self._failed += sum(not record.ok for record in tried)
         self._show(self._bar.update, self._task, completed=self._done, failed=self._failed)

@@ -91,9 +91,15 @@ class Shown(Enum):
 @click.option("--keep-clock-grid", is_flag=True, help="Keep rounded time stamps; do not spread them.")
 @click.option(
     "--turns",
-    type=click.Choice(["at_timestamp", "after_response"]),
-    help="When to send the later turns of a session. Default: at their time stamps, where they have any.",
+    type=click.Choice(["at_timestamp", "after_response", "live"]),
+    help="Later turns: at their time stamps (default), after the answer before, or live: telling it.",
 )
+@click.option("--tasks", type=click.Path(), help="File or folder of agents' tasks: requests that wait for one another.")
+@click.option("--session-turns", type=int, help="Turns of made conversations, with --turns live.")
+@click.option("--think-time", help="Mean time that users think before a later turn, with --turns live: 2s.")
+@click.option("--keep-reasoning", is_flag=True, help="Tell later turns what was reasoned, too.")
+@click.option("--stop-share", type=float, help="Share of the answers that their users stop reading; default 0.")
+@click.option("--stop-after", type=int, help="Events with output after which they stop; default 20.")
 @click.option("--classes", help="Mix of request classes by weight: P0=5,P1=3,P2=1; default all P1.")
 @click.option("--num-warmups", type=int, help="Number of initial requests (of each step) that are not judged.")
 @click.option("--warmup", help="Initial period (of each step) that is not judged, such as 30s.")
@@ -273,13 +279,16 @@ def _overrides(flags: JsonObject) -> JsonObject:
     for name in (
         "dataset", "dataset_column", "dataset_order", "trace", "trace_unit", "trace_columns", "profile", "arrivals",
         "burstiness", "max_concurrency", "num_prompts", "input_len", "output_len", "speedup", "scale", "turns", "limit",
+        "tasks", "session_turns", "stop_share", "stop_after",
         "num_warmups", "batch_size", "images", "seed", "tokenizer", "words_per_token", "prompt_salt", "abort_after",
     ):  # fmt: skip
         out[f"load.{name}"] = flags[name]
     for name in ("duration", "warmup", "drain"):
         if flags[name] is not None:
             out[f"load.{name}_s"] = parse_duration_s(flags[name], f"--{name}")
-    for name in ("skip_invalid", "keep_clock_grid", "allow_long"):
+    if flags["think_time"] is not None:
+        out["load.think_s"] = parse_duration_s(flags["think_time"], "--think-time")
+    for name in ("skip_invalid", "keep_clock_grid", "allow_long", "keep_reasoning"):
         out[f"load.{name}"] = flags[name] or None
     out["target.reuse_connections"] = False if flags["cold_connections"] else None
     timeouts = {

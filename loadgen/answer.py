@@ -45,6 +45,10 @@ class AnswerText:
         if output.tool_arguments:
             self._tool_arguments.append(output.tool_arguments)
 
+    def add_answer(self, text: str) -> None:
+        """Take in a piece of choice 0's visible answer."""
+        self._answers.setdefault(0, []).append(text)
+
     def answer(self, choice: int = 0) -> str:
         """The visible answer of one choice."""
         return _joined(self._answers.get(choice, []))

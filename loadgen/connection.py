@@ -409,6 +409,8 @@ class Connection:
             exchange.sent_at_ns = exchange.reader.headers_at_ns
         if action is not _CONTINUE:
             self._act(exchange, action)
+        elif exchange.stop_after_events is not None and reader.token_events >= exchange.stop_after_events:
+            self._fail(Outcome.STOPPED, "its user stopped reading, as planned")
 
     def _act(self, exchange: Exchange, action: Action) -> None:
         """Do what the reply asks for."""

@@ -15,6 +15,7 @@ from surgeproof.strict_json import JsonObject
 
 _SEED_STEP = 104_729
 """Added to a prompt's seed for each further text or picture of one request."""
+_DRAWS = 1_000_003
 
 
 class ContentMaker:
@@ -22,13 +23,18 @@ class ContentMaker:
 
     Args:
         prompts: where made text comes from.
-        load: pictures, and tokens of a block that a hash id names.
+        load: pictures, tokens of a block that a hash id names, users who stop reading.
+
+    Attributes:
+        keeps_reasoning: later turns tell what was reasoned, too.
     """
 
     def __init__(self, prompts: PromptMaker, load: LoadConfig) -> None:
         self._prompts = prompts
         self._block_tokens = load.block_tokens or BLOCK_TOKENS
         self._images, self._image_size = load.images, load.image_size
+        self._stop_share, self._stop_after = load.stop_share, load.stop_after
+        self.keeps_reasoning = load.keep_reasoning
 
     def of(self, plan: RequestPlan, endpoint: str) -> JsonObject:
         """The content of a request to an API of `ENDPOINTS`."""
@@ -45,8 +51,15 @@ class ContentMaker:
             text = self._prompts.shared_text(plan.input_tokens, plan.prompt_seed, plan.hash_ids, self._block_tokens)
             content = {"prompt": text}
         else:
-            content = {"prompt": self._text(plan.input_tokens, plan.prompt_seed)}
+            # Of a turn that goes on with a conversation, what is new is made here.
+            history = plan.cached_tokens if plan.continues is not None or plan.with_answers else 0
+            content = {"prompt": self._text(max(1, plan.input_tokens - history), plan.prompt_seed)}
         return self._with_pictures(content, plan) if self._images else content
+
+    def stop_after(self, plan: RequestPlan) -> int | None:
+        """Events with output after which the user of this request stops reading; None for one who reads to the end."""
+        drawn = (plan.prompt_seed % _DRAWS) / _DRAWS < self._stop_share
+        return self._stop_after if drawn else None
 
     def _text(self, tokens: int, seed: int) -> str:
         return self._prompts.text(tokens, seed)

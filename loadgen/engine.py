@@ -28,6 +28,7 @@ from surgeproof.loadgen.sender import Sender
 from surgeproof.loadgen.spec import RunSpec
 from surgeproof.loadgen.spool import Batch
 from surgeproof.loadgen.target import Target
+from surgeproof.loadgen.task_users import TaskUsers
 from surgeproof.loadgen.timer import DispatchTimer
 from surgeproof.outcomes import Outcome
 from surgeproof.records import StreamRecord
@@ -113,7 +114,7 @@ class Engine:
         self._sender = Sender(self.client, form, ContentMaker(prompts, self._load), spec.uid, worker, redact)
         self._records: list[StreamRecord] = []
         self._open_loop: OpenLoop | None = None
-        self._closed_loop: ClosedLoop | None = None
+        self._closed_loop: ClosedLoop | TaskUsers | None = None
         self._timer: DispatchTimer | None = None
         self._health: HealthMonitor | None = None
         self._host_cpu: HostCpu | None = None
@@ -132,15 +133,20 @@ class Engine:
         self._health.watch(self.client.loop)
         self._greenlets.append(gevent.spawn(self._flush_regularly))
         if self._scenario.closed_loop:
-            self._closed_loop = ClosedLoop(
+            kind = ClosedLoop if self._plan.steps is None else TaskUsers
+            users = self._closed_loop = kind(
                 self._plan, self._load, self._sender, self._clock, worker=self._worker, workers=self._workers,
                 start_at_ns=start_at_ns, on_record=self._take,
             )  # fmt: skip
+            if isinstance(users, TaskUsers):
+                self._timer = DispatchTimer(self.client, self._clock, users.fire)
+                users.start(self._timer)
             return
         loop = self._open_loop = OpenLoop(
             self._plan.share(self._worker, self._workers), self._load, self._sender, self._clock,
             worker=self._worker, cap=max(1, self._load.max_concurrency // self._workers), start_at_ns=start_at_ns,
             on_record=self._take, on_finished=self._on_finished,
+            steps=self._plan.steps_of(self._worker, self._workers),
         )  # fmt: skip
         self._timer = DispatchTimer(self.client, self._clock, loop.fire)
         loop.start(self._timer)
@@ -171,15 +177,17 @@ class Engine:
             if loop is not None:
                 loop.stop()
         deadline_ns = 0 if interrupted else self._load_end_ns() + round(self._load.drain_s * 1e9)
-        while self.client.in_flight and self._clock.now_ns() < deadline_ns:
+        tasks = self._closed_loop if isinstance(self._closed_loop, TaskUsers) else None
+        while (self.client.in_flight or (tasks and tasks.busy)) and self._clock.now_ns() < deadline_ns:
             gevent.sleep(_DRAIN_POLL_S)
         if interrupted:
             self.client.cancel_all(Outcome.CANCELLED, "the run was interrupted")
         else:
             late = f"drain timeout: not answered {self._load.drain_s:g} s after the end of the load"
             self.client.cancel_all(Outcome.TIMEOUT, late)
-        if self._open_loop is not None:
-            self._open_loop.close("the run was interrupted" if interrupted else "the load ended before its planned end")
+        for unsent in (self._open_loop, tasks):
+            if unsent is not None:
+                unsent.close("the run was interrupted" if interrupted else "the load ended before its planned end")
         for greenlet in self._greenlets:
             greenlet.kill()
         if self._health is not None:

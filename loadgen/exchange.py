@@ -24,8 +24,8 @@ class Exchange:
     __slots__ = (
         "address_index", "addresses", "attempt_started_at_ns", "connect_at_ns", "connected_at_ns", "connection",
         "dispatched_at_ns", "finished", "last_activity_at_ns", "make_reader", "on_done", "payload", "reader",
-        "resolved_at_ns", "retries", "reused", "send_ns", "sent_at_ns", "stamp_source", "tcp_connected_at_ns",
-        "watches",
+        "resolved_at_ns", "retries", "reused", "send_ns", "sent_at_ns", "stamp_source", "stop_after_events",
+        "tcp_connected_at_ns", "watches",
     )  # fmt: skip
 
     def __init__(
@@ -38,6 +38,7 @@ class Exchange:
         self.make_reader = make_reader
         self.on_done = on_done
         self.retries = 0
+        self.stop_after_events: int | None = None
         self.finished = False
         self.connection: Link | None = None
         self.dispatched_at_ns = 0

@@ -43,6 +43,10 @@ class RequestSender(Protocol):
         """The request's bytes."""
         ...
 
+    def forget(self, plan: RequestPlan) -> None:
+        """The request will not be sent: what was kept for it can go."""
+        ...
+
     def send(
         self, plan: RequestPlan, payload: bytes, intended_at_ns: int, phase: str, step: int, on_record: OnRecord
     ) -> None:

@@ -5,20 +5,23 @@ runs under a manual clock as it does under gevent. A request that is held back b
 answer makes room; the time lost is in its response latency. An error of one start becomes that
 request's record and moves no other.
 
-With `turns: after_response` the later turns of a session are no part of the schedule: each is due when
-its user has read the previous answer and thought about it, and not before its own time where the trace
-does not record how long that takes.
+Steps that wait for answers (later turns of conversations, steps of tasks) are no part of the schedule: an answer makes
+them due (`waiting_steps`).
 """
 
 import heapq
 import itertools
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
+
+import msgspec
 
 from surgeproof.loadgen.loop_protocols import Clock, RequestSender, Timer
 from surgeproof.loadgen.unsent import failed_record, unsent_record
+from surgeproof.loadgen.waiting_steps import WaitingSteps
+from surgeproof.outcomes import Outcome
 from surgeproof.records import RequestPlan, StreamRecord
 from surgeproof.scenario import LoadConfig
 
@@ -26,6 +29,8 @@ logger = logging.getLogger(__name__)
 
 PREPARE_AHEAD = 64
 """Requests whose bytes are made before they are due."""
+Place = tuple[str, int]
+"""Phase and step of a ladder that a request belongs to."""
 
 
 class _Due(NamedTuple):
@@ -41,8 +46,8 @@ class OpenLoop:
     """Starts the requests of one worker's share.
 
     Args:
-        plans: the share, in order of intended time.
-        load: phases and turns.
+        plans: the share's requests with a time of their own, in order of it.
+        load: phases.
         sender: sends a request now and reports its record later.
         clock: the run's clock.
         worker: number of this worker.
@@ -50,6 +55,8 @@ class OpenLoop:
         start_at_ns: time of the plan's 0 on the run's clock.
         on_record: called with each record.
         on_finished: called once, when the whole share has ended.
+        steps: the share's requests that wait for answers.
+        place_of: phase and step of a request; by its planned time where None.
     """
 
     def __init__(
@@ -64,26 +71,24 @@ class OpenLoop:
         start_at_ns: int,
         on_record: Callable[[StreamRecord], None],
         on_finished: Callable[[], None],
+        steps: Iterable[RequestPlan] = (),
+        place_of: Callable[[RequestPlan], Place] | None = None,
     ) -> None:
+        self._place_of = place_of or self._by_planned_time
         self._load, self._sender, self._clock = load, sender, clock
         self._worker, self._cap, self._start_at_ns = worker, cap, start_at_ns
         self._on_record, self._on_finished = on_record, on_finished
         self._timer: Timer | None = None
-        self._later: dict[int, deque[RequestPlan]] = {}
-        self._plans = self._first_turns(list(plans)) if load.turns == "after_response" else iter(plans)
+        self._waiting_steps = WaitingSteps(start_at_ns)
+        self._plans = iter(plans)
+        for step in steps:
+            self._waiting_steps.add(step)
         self._ready: deque[_Due] = deque()
         self._turns: list[_Due] = []
         self._exhausted = False
         self._capped = False
         self._stopped = False
         self._finished = False
-
-    def _first_turns(self, plans: list[RequestPlan]) -> Iterator[RequestPlan]:
-        """Requests with a time of their own; the others wait for their session's answers."""
-        for plan in plans:
-            if plan.session is not None and plan.turn > 0:
-                self._later.setdefault(plan.session, deque()).append(plan)
-        return (plan for plan in plans if plan.session is None or plan.turn == 0)
 
     def start(self, timer: Timer) -> None:
         """Make the first requests ready and set the timer."""
@@ -134,6 +139,21 @@ class OpenLoop:
         self._set_timer()
         self._finish_if_done()
 
+    def begin(self, plans: Iterable[RequestPlan]) -> None:
+        """Start a task now, beside the schedule: its first steps at once, the others when they are due."""
+        now_ns = self._clock.now_ns()
+        for plan in plans:
+            if plan.after:
+                self._waiting_steps.add(plan)
+            else:
+                heapq.heappush(self._turns, self._due(plan, now_ns))
+        self.fire()
+
+    @property
+    def busy(self) -> bool:
+        """Whether a request is unanswered, due or waiting for an answer."""
+        return bool(self._turns or self._waiting_steps or self._sender.in_flight)
+
     def stop(self) -> None:
         """Start nothing more; answers are still waited for."""
         self._stopped = True
@@ -143,12 +163,24 @@ class OpenLoop:
     def close(self, reason: str) -> None:
         """Record what was never sent."""
         self.stop()
-        prepared = (due.plan for due in (*self._ready, *self._turns))
-        for plan in itertools.chain(prepared, self._plans, *self._later.values()):
-            self._on_record(unsent_record(plan, self._start_at_ns, self._worker, self._load, reason))
+        begun = [due.plan for due in self._turns]
+        prepared = (due.plan for due in self._ready)
+        for plan in itertools.chain(prepared, self._plans, begun, self._waiting_steps):
+            # Steps of a task that has begun are what is left of it; its time tells that it was not finished.
+            skipped = plan.needs_answers and bool(plan.after)
+            self._record_unsent(plan, reason, Outcome.SKIPPED if skipped else Outcome.NOT_SENT)
         self._ready.clear()
         self._turns.clear()
-        self._later.clear()
+        self._waiting_steps.clear()
+
+    def _record_unsent(self, plan: RequestPlan, reason: str, outcome: Outcome) -> None:
+        self._sender.forget(plan)
+        record = unsent_record(plan, self._start_at_ns, self._worker, self._load, reason, outcome)
+        phase, step = self._place_of(plan)
+        self._on_record(msgspec.structs.replace(record, phase=phase, step=step))
+
+    def _by_planned_time(self, plan: RequestPlan) -> Place:
+        return self._load.phase_of(plan.index, plan.intended_ns or 0), 0
 
     def _prepare(self) -> bool:
         """Make the next request's bytes; False when there is none."""
@@ -177,37 +209,35 @@ class OpenLoop:
 
     def _start(self, due: _Due) -> None:
         plan = due.plan
-        phase = self._load.phase_of(plan.index, plan.intended_ns or 0)
+        phase, step = self._place_of(plan)
         try:
-            self._sender.send(plan, due.payload, due.at_ns, phase, 0, self._answered)
+            self._sender.send(plan, due.payload, due.at_ns, phase, step, self._answered)
         except Exception as exc:
             logger.exception("error in the client while starting a request")
-            self._answered(failed_record(plan, due.at_ns, self._worker, phase, 0, exc), plan)
+            self._answered(failed_record(plan, due.at_ns, self._worker, phase, step, exc), plan)
 
     def _answered(self, record: StreamRecord, plan: RequestPlan) -> None:
         self._on_record(record)
-        if plan.session is not None and plan.session in self._later:
-            self._schedule_next_turn(plan.session, record)
+        if self._waiting_steps:
+            self._follow(plan, record)
         if self._capped:
             self.fire()
         self._finish_if_done()
 
-    def _schedule_next_turn(self, session: int, record: StreamRecord) -> None:
-        """The user has the answer: decide when the next question leaves."""
-        turns = self._later[session]
-        plan = turns.popleft()
-        if not turns:
-            del self._later[session]
-        answered_at = record.done_at_ns or self._clock.now_ns()
-        if plan.think_ns is not None:
-            at_ns = answered_at + plan.think_ns
-        else:
-            at_ns = max(answered_at, self._start_at_ns + (plan.intended_ns or 0))
-        heapq.heappush(self._turns, self._due(plan, at_ns))
-        self._set_timer()
+    def _follow(self, plan: RequestPlan, record: StreamRecord) -> None:
+        """A request has ended: what waits for it is due, or skipped."""
+        ok = record.ok or record.outcome == Outcome.STOPPED
+        freed = self._waiting_steps.answered(plan.index, record.done_at_ns or self._clock.now_ns(), ok=ok)
+        for step in freed.skipped:
+            reason = f"not sent: step {plan.turn} of its task ended as {record.outcome}"
+            self._record_unsent(step, reason, Outcome.SKIPPED)
+        for step, at_ns in freed.due:
+            heapq.heappush(self._turns, self._due(step, at_ns))
+        if freed.due:
+            self._set_timer()
 
     def _finish_if_done(self) -> None:
-        pending = self._ready or self._turns or self._later or self._sender.in_flight
+        pending = self._ready or self._turns or self._waiting_steps or self._sender.in_flight
         if self._exhausted and not pending and not self._finished:
             self._finished = True
             self._on_finished()

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -35,6 +36,7 @@ PLAN_DTYPE = np.dtype(
 )
 _NONE = -1
 """In `intended_ns`, `session` and `think_ns` of the table: there is none."""
+_NEEDS_ANSWERS, _WITH_ANSWERS = 1, 2
 
 
 class Blocks(NamedTuple):
@@ -47,6 +49,33 @@ class Blocks(NamedTuple):
         """The hash ids of one request."""
         start = int(self.ends[index - 1]) if index else 0
         return tuple(self.ids[start : int(self.ends[index])].tolist())
+
+
+class Steps(NamedTuple):
+    """What the requests of conversations and tasks wait for, and whose answers they tell.
+
+    Attributes:
+        after: indexes of the requests that each waits for, those of request i are `after[ends[i-1]:ends[i]]`.
+        ends: shape (n,).
+        continues: index of the request whose conversation each goes on with, -1 for none; shape (n,).
+        flags: whether each needs those answers (1) and whether it tells them (2); shape (n,).
+    """
+
+    after: npt.NDArray[np.int64]
+    ends: npt.NDArray[np.int64]
+    continues: npt.NDArray[np.int64]
+    flags: npt.NDArray[np.uint8]
+
+    def of(self, index: int) -> tuple[int, ...]:
+        """What one request waits for."""
+        start = int(self.ends[index - 1]) if index else 0
+        return tuple(self.after[start : int(self.ends[index])].tolist())
+
+    def uses(self) -> npt.NDArray[np.int64]:
+        """How many requests tell the answer of each; shape (n,)."""
+        told = np.repeat(self.flags & _WITH_ANSWERS > 0, np.diff(self.ends, prepend=0))
+        users = np.concatenate((self.continues[self.continues >= 0], self.after[told]))
+        return np.bincount(users, minlength=len(self.ends))
 
 
 class Contents(NamedTuple):
@@ -72,14 +101,21 @@ class Plan:
         rows: structured array of `PLAN_DTYPE`, in order of intended time.
         blocks: what their prompts share, where they share anything.
         contents: what they ask, where a dataset says it.
+        steps: what they wait for, where any does.
     """
 
     def __init__(
-        self, rows: npt.NDArray[np.void], blocks: Blocks | None = None, contents: Contents | None = None
+        self,
+        rows: npt.NDArray[np.void],
+        blocks: Blocks | None = None,
+        contents: Contents | None = None,
+        steps: Steps | None = None,
     ) -> None:
         self.rows = rows
         self.blocks = blocks
         self.contents = contents
+        self.steps = steps
+        self._uses = steps.uses() if steps is not None else None
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -91,14 +127,25 @@ class Plan:
         name = REQUEST_CLASSES[request_class]
         at_ns, session, think_ns = (None if value == _NONE else value for value in (at_ns, session, think_ns))
         content = self.contents.of(index) if self.contents is not None else None
-        return RequestPlan(
+        plan = RequestPlan(
             index, at_ns, name, inputs, outputs, seed, session, turn, think_ns, cached, hash_ids, model, content, items
+        )
+        if self.steps is None or self._uses is None:
+            return plan
+        continues, flags = int(self.steps.continues[index]), int(self.steps.flags[index])
+        return msgspec.structs.replace(
+            plan,
+            after=self.steps.of(index),
+            continues=continues if continues >= 0 else None,
+            needs_answers=bool(flags & _NEEDS_ANSWERS),
+            with_answers=bool(flags & _WITH_ANSWERS),
+            answer_uses=int(self._uses[index]),
         )
 
     @property
     def span_s(self) -> float:
         """Planned time of the last request, seconds."""
-        return max(float(self.rows["intended_ns"][-1]) / 1e9, 0.0) if len(self.rows) else 0.0
+        return max(float(self.rows["intended_ns"].max()) / 1e9, 0.0) if len(self.rows) else 0.0
 
     @property
     def digest(self) -> str:
@@ -107,14 +154,14 @@ class Plan:
         if self.blocks is not None:
             digest.update(self.blocks.ids.tobytes())
             digest.update(self.blocks.ends.tobytes())
-        if self.contents is not None:
-            for part in self.contents:
+        for parts in (self.contents, self.steps):
+            for part in parts or ():
                 digest.update(part.tobytes())
         return digest.hexdigest()
 
     def without_contents(self) -> "Plan":
         """The plan as it may be stored: prompts of users are not kept."""
-        return Plan(self.rows, self.blocks)
+        return Plan(self.rows, self.blocks, None, self.steps)
 
     def workers_of(self, workers: int) -> npt.NDArray[np.int64]:
         """Which of `workers` sends each request: every `workers`-th, but the turns of a session stay together."""
@@ -123,8 +170,19 @@ class Plan:
         return shares
 
     def share(self, worker: int, workers: int) -> Iterator[RequestPlan]:
-        """The requests of one of `workers` workers, of the one global schedule."""
-        return (self[int(index)] for index in np.flatnonzero(self.workers_of(workers) == worker))
+        """The requests of one of `workers` workers that have a time of their own, of the one global schedule."""
+        own = self.workers_of(workers) == worker
+        return (self[int(index)] for index in np.flatnonzero(own & ~self._waits()))
+
+    def steps_of(self, worker: int, workers: int) -> Iterator[RequestPlan]:
+        """The requests of one of `workers` workers that wait for the answers of others."""
+        own = self.workers_of(workers) == worker
+        return (self[int(index)] for index in np.flatnonzero(own & self._waits()))
+
+    def _waits(self) -> npt.NDArray[np.bool_]:
+        if self.steps is None:
+            return np.zeros(len(self.rows), dtype=np.bool_)
+        return np.diff(self.steps.ends, prepend=0) > 0
 
     def pack(self) -> bytes:
         """The table as bytes, for a worker on another host, and for the database."""
@@ -154,15 +212,21 @@ class Plan:
             arrays |= {"ids": self.blocks.ids, "ends": self.blocks.ends}
         if self.contents is not None:
             arrays |= {f"content_{name}": part for name, part in self.contents._asdict().items()}
+        if self.steps is not None:
+            arrays |= {f"step_{name}": part for name, part in self.steps._asdict().items()}
         np.savez(file, allow_pickle=False, **arrays)
 
     @classmethod
     def _read(cls, file: IO[bytes]) -> "Plan":
         with np.load(file, allow_pickle=False) as arrays:
             blocks = Blocks(arrays["ids"], arrays["ends"]) if "ids" in arrays else None
-            names = [f"content_{name}" for name in Contents._fields]
-            contents = Contents(*(arrays[name] for name in names)) if names[0] in arrays else None
-            return cls(_current(arrays["rows"]), blocks, contents)
+            contents = Contents(*_named(arrays, "content_", Contents._fields)) if "content_data" in arrays else None
+            steps = Steps(*_named(arrays, "step_", Steps._fields)) if "step_after" in arrays else None
+            return cls(_current(arrays["rows"]), blocks, contents, steps)
+
+
+def _named(arrays: Any, prefix: str, names: Sequence[str]) -> list[npt.NDArray[Any]]:
+    return [arrays[f"{prefix}{name}"] for name in names]
 
 
 def _current(rows: npt.NDArray[np.void]) -> npt.NDArray[np.void]:
@@ -237,7 +301,7 @@ def with_blocks(plan: Plan, hash_ids: Sequence[tuple[int, ...]], cached: Sequenc
     plan.rows["cached_tokens"] = cached
     ends = np.cumsum([len(ids) for ids in hash_ids], dtype=np.int64)
     flat = np.fromiter((block for ids in hash_ids for block in ids), dtype=np.int64, count=int(ends[-1]))
-    return Plan(plan.rows, Blocks(flat, ends), plan.contents)
+    return Plan(plan.rows, Blocks(flat, ends), plan.contents, plan.steps)
 
 
 def with_contents(plan: Plan, contents: Sequence[bytes], rows: npt.NDArray[np.int64]) -> Plan:
@@ -250,7 +314,40 @@ def with_contents(plan: Plan, contents: Sequence[bytes], rows: npt.NDArray[np.in
     """
     data = np.frombuffer(b"".join(contents), dtype=np.uint8)
     ends = np.cumsum([len(content) for content in contents], dtype=np.int64)
-    return Plan(plan.rows, plan.blocks, Contents(data, ends, rows))
+    return Plan(plan.rows, plan.blocks, Contents(data, ends, rows), plan.steps)
+
+
+class StepPlan(NamedTuple):
+    """How one request of a conversation or task depends on others; see `RequestPlan`."""
+
+    after: tuple[int, ...] = ()
+    continues: int = _NONE
+    needs_answers: bool = False
+    with_answers: bool = False
+
+
+def with_steps(plan: Plan, steps: Sequence[StepPlan]) -> Plan:
+    """The plan with what each of its requests waits for; shape (n,)."""
+    flat = [index for step in steps for index in step.after]
+    flags = [_NEEDS_ANSWERS * step.needs_answers + _WITH_ANSWERS * step.with_answers for step in steps]
+    arrays = Steps(
+        np.array(flat, dtype=np.int64),
+        np.cumsum([len(step.after) for step in steps], dtype=np.int64),
+        np.array([step.continues for step in steps], dtype=np.int64),
+        np.array(flags, dtype=np.uint8),
+    )
+    return Plan(plan.rows, plan.blocks, plan.contents, arrays)
+
+
+def turns_after_responses(plan: Plan) -> Plan:
+    """The plan whose later turns wait for the answer before, whatever it was."""
+    last: dict[int, int] = {}
+    steps = []
+    for index, session in enumerate(plan.rows["session"].tolist()):
+        steps.append(StepPlan((last[session],)) if session in last else StepPlan())
+        if session >= 0:
+            last[session] = index
+    return with_steps(plan, steps)
 
 
 def _draw_classes(count: int, weights: dict[str, float], rng: np.random.Generator) -> npt.NDArray[np.uint8]:

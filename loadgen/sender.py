@@ -16,7 +16,9 @@ from surgeproof.loadgen.exchange import Exchange
 from surgeproof.loadgen.loop_protocols import OnRecord
 from surgeproof.loadgen.request_form import RequestForm
 from surgeproof.loadgen.stream import StreamReader
+from surgeproof.loadgen.transcripts import Answer, Transcripts
 from surgeproof.loadgen.unsent import failed_record
+from surgeproof.outcomes import Outcome
 from surgeproof.records import RequestPlan, StreamRecord
 from surgeproof.redaction import Redactor
 from surgeproof.strict_json import JsonObject
@@ -58,6 +60,7 @@ class Sender:
         self.form = form
         self._contents = contents
         self.run_uid = run_uid
+        self._transcripts = Transcripts()
         self._id_prefix = _id_prefix(run_uid)
         self.worker = worker
 
@@ -69,6 +72,8 @@ class Sender:
     def payload(self, plan: RequestPlan) -> bytes:
         """The request's bytes; made ahead of its time, so that sending it is one write."""
         content = self._contents.of(plan, self.form.endpoint_of(plan.request_class))
+        if plan.continues is not None or plan.with_answers or plan.answer_uses:
+            content = self._in_its_conversation(plan, content)
         body = self.form.body_of(
             content,
             plan.output_tokens,
@@ -77,6 +82,16 @@ class Sender:
             model=plan.model,
         )
         return self.wire(body, plan.index, plan.request_class)
+
+    def _in_its_conversation(self, plan: RequestPlan, content: JsonObject) -> JsonObject:
+        """The content with the conversation that it goes on with."""
+        rest = {name: value for name, value in content.items() if name not in ("prompt", "messages")}
+        new = content.get("messages") or [{"role": "user", "content": content.get("prompt")}]
+        return rest | {"messages": self._transcripts.messages_of(plan, new)}
+
+    def forget(self, plan: RequestPlan) -> None:
+        """The request will not be sent: what was kept for it can go."""
+        self._transcripts.release(plan)
 
     def wire(self, body: JsonObject, index: int, request_class: str) -> bytes:
         """Head and body of one request, with its ids and its class's own headers."""
@@ -99,15 +114,31 @@ class Sender:
         on_record: OnRecord,
     ) -> None:
         """Send now; `on_record` is called once, in a hub callback."""
+        keep_text = plan.answer_uses > 0
 
         def done(exchange: Exchange) -> None:
             record = self._safe_record(plan, exchange, intended_at_ns, phase, step)
+            if keep_text and record.outcome in (Outcome.OK, Outcome.STOPPED):
+                self._transcripts.keep(plan, self._answer_of(exchange))
+            self._transcripts.release(plan)
             on_record(self._without_secrets(record), plan)
 
         def reader() -> StreamReader:
-            return self.form.reader(plan.output_tokens, plan.request_class, items=plan.items)
+            return self.form.reader(plan.output_tokens, plan.request_class, keep_text=keep_text, items=plan.items)
 
-        usage_fallback.send(self.client, payload, lambda: self.payload(plan), reader, done)
+        exchange = usage_fallback.send(self.client, payload, lambda: self.payload(plan), reader, done)
+        exchange.stop_after_events = self._contents.stop_after(plan)
+
+    def _answer_of(self, exchange: Exchange) -> Answer:
+        """What later requests tell of this one's answer."""
+        reader = exchange.reader
+        counted = (reader.usage.input_tokens, reader.output_tokens())
+        tokens = None if None in counted else sum(filter(None, counted))
+        reasoning = reader.text.reasoning()
+        if not self._contents.keeps_reasoning and (reasoning or reader.usage.reasoning_tokens):
+            # The next prompt differs from here on: what was reasoned is left out of it.
+            return Answer(reader.text.answer(), "", counted[0])
+        return Answer(reader.text.answer(), reasoning, tokens)
 
     def _safe_record(
         self, plan: RequestPlan, exchange: Exchange, intended_at_ns: int, phase: str, step: int
@@ -136,7 +167,7 @@ class Sender:
             worker=self.worker,
             step=step,
             phase=phase,
-            planned_input_tokens=plan.input_tokens,
+            planned_input_tokens=self._planned_input_tokens(plan),
             planned_output_tokens=plan.output_tokens,
             intended_at_ns=intended_at_ns,
             dispatched_at_ns=exchange.dispatched_at_ns,
@@ -178,4 +209,18 @@ class Sender:
             arrivals=pack_arrivals(origin, reader.arrivals_at_ns),
             model=self.form.models[plan.model] if len(self.form.models) > 1 else None,
             items=reader.items,
+            task=plan.session,
+            turn=plan.turn if plan.session is not None else None,
+            planned_cached_tokens=self._planned_cached_tokens(plan),
         )
+
+    def _planned_input_tokens(self, plan: RequestPlan) -> int:
+        """What the plan asks, behind a conversation that is as long as its answers really were."""
+        told = self._transcripts.history_tokens(plan)
+        return plan.input_tokens if told is None or plan.with_answers else plan.input_tokens - plan.cached_tokens + told
+
+    def _planned_cached_tokens(self, plan: RequestPlan) -> int | None:
+        """Prompt tokens that earlier requests shared: of a conversation, all that was asked and answered before."""
+        if plan.continues is not None:
+            return self._transcripts.history_tokens(plan)
+        return 0 if plan.with_answers else plan.cached_tokens

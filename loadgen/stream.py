@@ -176,7 +176,10 @@ class StreamReader:
             if sse is None:
                 self._add_plain(data, at_ns)
                 return
-        if self._only_plain and sse.is_between_events and (tokens := self._form.count(data)):
+        if self._only_plain and sse.is_between_events and (texts := self._form.texts(data)):
+            tokens = len(texts)
+            if self._keep_text:
+                self.text.add_answer(b"".join(texts).decode("ascii"))
             self.events += tokens
             self.token_events += tokens
             self.arrivals_at_ns += [at_ns] * tokens
@@ -442,9 +445,8 @@ class StreamReader:
             self.merged.append(MergedRead(len(self.arrivals_at_ns) - tokens, tokens, self._not_before_ns))
 
     def _take_event(self, name: bytes | None, data: bytes, at_ns: int) -> None:
-        if self._only_plain and name is None and self._form.matches(data):
-            self.token_events += 1
-            self.arrivals_at_ns.append(at_ns)
+        if self._only_plain and name is None and (text := self._form.text(data)):
+            self._one_more(text.decode("ascii"), at_ns)
             return
         try:
             chunk = _decode_json(data)
@@ -459,8 +461,7 @@ class StreamReader:
                     self._on_bad_event(name, data)
                 return
         if self._only_plain and name is None and (content := plain_content(chunk)) is not None:
-            self.token_events += 1
-            self.arrivals_at_ns.append(at_ns)
+            self._one_more(content, at_ns)
             self._form.learn(data, content)
         elif name == b"error":
             self._on_server_error(chunk)
@@ -474,6 +475,13 @@ class StreamReader:
             self.warn("event_is_no_object")
         elif chunk is not None:
             self._on_bad_event(name, data)
+
+    def _one_more(self, text: str, at_ns: int) -> None:
+        """One more piece of the only choice's visible answer."""
+        self.token_events += 1
+        self.arrivals_at_ns.append(at_ns)
+        if self._keep_text:
+            self.text.add_answer(text)
 
     def _take_tail(self) -> None:
         """At the body's end: an event without its blank line counts if it is whole, otherwise it was cut.
@@ -531,7 +539,7 @@ class StreamReader:
         if answered and self.first_answer_at_ns is None:
             self.first_answer_at_ns = at_ns
         # From the first visible text on, one more piece of the only choice changes nothing but the counts.
-        self._only_plain = not self._keep_text and self.first_answer_at_ns is not None and self.choices.seen == {0}
+        self._only_plain = self.first_answer_at_ns is not None and self.choices.seen == {0}
 
     # -- errors -------------------------------------------------------------------------------------
 

@@ -22,30 +22,30 @@ class TokenForm:
         self._data_form = (b"", b"")
         self._learning = True
 
-    def count(self, data: bytes) -> int:
-        """How many events a read holds, if they are all of the form; otherwise 0."""
+    def texts(self, data: bytes) -> list[bytes]:
+        """The texts of the events that a read holds, if they are all of the form; otherwise none."""
         if self._form is None:
-            return 0
+            return []
         prefix, suffix = self._form
         if not (data.startswith(prefix) and data.endswith(suffix)):
-            return 0
+            return []
         texts = data[len(prefix) : -len(suffix)].split(suffix + prefix)
         if not (all(texts) and _is_plain_text(b"".join(texts))):
-            return 0
+            return []
         self._learning = True
-        return len(texts)
+        return texts
 
-    def matches(self, data: bytes) -> bool:
-        """Whether the data of one event are of the form."""
+    def text(self, data: bytes) -> bytes:
+        """The text of one event, if its data are of the form; otherwise empty."""
         if self._form is None:
-            return False
+            return b""
         prefix, suffix = self._data_form
         start, end = len(prefix), len(data) - len(suffix)
         found = start < end and data.startswith(prefix) and data.endswith(suffix)
         if not found or _is_plain_text(data, start, end) is None:
-            return False
+            return b""
         self._learning = True
-        return True
+        return data[start:end]
 
     def learn(self, data: bytes, content: str) -> None:
         """Take the event of a plain token as the form of those to come.

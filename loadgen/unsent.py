@@ -18,13 +18,20 @@ def failed_record(
         planned_input_tokens=plan.input_tokens,
         planned_output_tokens=plan.output_tokens,
         intended_at_ns=intended_at_ns,
+        task=plan.session,
+        turn=plan.turn if plan.session is not None else None,
         outcome=Outcome.CLIENT_RESOURCE,
         error=f"the client failed: {exc!r}",
     )
 
 
 def unsent_record(
-    plan: RequestPlan, start_at_ns: int, worker: int | None, load: LoadConfig, reason: str
+    plan: RequestPlan,
+    start_at_ns: int,
+    worker: int | None,
+    load: LoadConfig,
+    reason: str,
+    outcome: Outcome = Outcome.NOT_SENT,
 ) -> StreamRecord:
     """The record of a planned request that was never sent.
 
@@ -34,6 +41,7 @@ def unsent_record(
         worker: whose share it was; None where that is not known.
         load: says which phase it belongs to.
         reason: why it was not sent.
+        outcome: `NOT_SENT`, or `SKIPPED` where an earlier step of its task is the cause.
     """
     since_start_ns = plan.intended_ns or 0
     return StreamRecord(
@@ -44,6 +52,8 @@ def unsent_record(
         planned_input_tokens=plan.input_tokens,
         planned_output_tokens=plan.output_tokens,
         intended_at_ns=start_at_ns + since_start_ns,
-        outcome=Outcome.NOT_SENT,
+        task=plan.session,
+        turn=plan.turn if plan.session is not None else None,
+        outcome=outcome,
         error=reason,
     )

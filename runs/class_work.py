@@ -10,12 +10,11 @@ import numpy.typing as npt
 
 from surgeproof.errors import ConfigError
 from surgeproof.loadgen.plan import Plan, with_contents
-from surgeproof.loadgen.prompts import HuggingFaceTokenizer
 from surgeproof.loadgen.request_form import items_of, misfit
 from surgeproof.records import REQUEST_CLASSES
+from surgeproof.runs.token_count import counter_of
 from surgeproof.scenario import ClassWork, Scenario, is_text_file
 from surgeproof.traces.dataset import Prompts, choose_prompts, cut_text
-from surgeproof.traces.formats.rows import estimated_tokens
 
 Ints = npt.NDArray[np.int64]
 
@@ -37,13 +36,18 @@ def with_class_work(plan: Plan, scenario: Scenario) -> tuple[Plan, list[str]]:
     load = scenario.load
     content, notes = _Content([], np.full(len(plan), -1, dtype=np.int64)), list[str]()
     models = [*(scenario.target.models or {"": 1.0}), *load.models_of_classes()]
+    for name, work in load.by_class.items():
+        if work.model is not None:
+            plan.rows["model"][plan.rows["request_class"] == REQUEST_CLASSES.index(name)] = models.index(work.model)
+    if plan.steps is not None and load.plays_tasks:
+        # What conversations and tasks ask is planned with them.
+        _set_lengths(plan, load.by_class, "output_len", "output_tokens")
+        return plan, notes
     _set_lengths(plan, load.by_class, "input_len", "input_tokens")
     # Which requests ask the rows of the dataset that all classes share.
     shares = np.ones(len(plan), dtype=np.bool_)
     for name, work in load.by_class.items():
         places = np.flatnonzero(plan.rows["request_class"] == REQUEST_CLASSES.index(name))
-        if work.model is not None:
-            plan.rows["model"][places] = models.index(work.model)
         if work.dataset is not None or work.input_len is not None:
             shares[places] = False
         if work.dataset is not None and len(places):
@@ -88,7 +92,7 @@ def _ask(plan: Plan, places: Ints, prompts: Prompts, content: _Content) -> None:
 def _prompts(scenario: Scenario, dataset: str, column: str | None, lengths: Ints, endpoint: str) -> Prompts:
     """Rows for as many requests to an API as there are planned lengths; a text is cut to these."""
     load = scenario.load
-    count_tokens = HuggingFaceTokenizer(load.tokenizer).count if load.tokenizer is not None else estimated_tokens
+    count_tokens = counter_of(load)
     if is_text_file(dataset):
         return cut_text(Path(dataset), lengths.tolist(), count_tokens, load.seed)
     prompts = choose_prompts(

@@ -3,13 +3,12 @@
 from collections import Counter
 from collections.abc import Iterable
 
-from surgeproof.outcomes import Outcome
+from surgeproof.outcomes import NOT_JUDGED
 from surgeproof.records import StreamRecord
 
 DEFAULT_ABORT_AFTER = 20
 _HOPELESS = (401, 403, 404)
 """Statuses that no further request will change: a wrong key, a wrong address, a model that is not there."""
-_NOT_TRIED = (Outcome.NOT_SENT, Outcome.CANCELLED)
 
 
 class EarlyStop:
@@ -32,7 +31,7 @@ class EarlyStop:
         if self._over:
             return None
         for record in records:
-            if record.outcome in _NOT_TRIED:
+            if record.outcome in NOT_JUDGED:
                 continue
             hopeless = self._any_failure or record.http_status in _HOPELESS
             if record.ok or not hopeless:

@@ -77,12 +77,12 @@ def complete_run(run: RunInProgress, state: RunState, exit_code: int | None = No
 
 
 def _made_prompts(run: RunInProgress, measured: Measured) -> Mask:
-    """The records whose prompts were made to planned lengths, by their class."""
+    """The records whose prompts were made to planned lengths, by their class, behind answers of a known length."""
     made: Mask = np.zeros(measured.count, dtype=np.bool_)
     for name in REQUEST_CLASSES:
         if run.spec.scenario.load.makes_prompts_of(name):
             made |= measured.of_class(name)
-    return made
+    return made & measured.columns.has("planned_cached_tokens")
 
 
 def _shared_tokens(run: RunInProgress, measured: Measured) -> Ints | None:

@@ -6,10 +6,11 @@ import msgspec
 import numpy as np
 
 from surgeproof.errors import ConfigError
-from surgeproof.loadgen.plan import Plan, add_models, add_sessions, make_plan, with_blocks
+from surgeproof.loadgen.plan import Plan, add_models, add_sessions, make_plan, turns_after_responses, with_blocks
 from surgeproof.loadgen.prompts import HuggingFaceTokenizer
 from surgeproof.records import BLOCK_TOKENS, REQUEST_CLASSES
 from surgeproof.runs.class_work import with_class_work
+from surgeproof.runs.task_plan import plan_tasks
 from surgeproof.scenario import ITEM_ENDPOINTS, MAX_UNCONFIRMED_S, RERANK_QUERY_TOKENS, LoadConfig, Scenario
 from surgeproof.traces import draw
 from surgeproof.traces.draw import Traffic
@@ -44,8 +45,16 @@ def plan_scenario(scenario: Scenario) -> Planned:
     trace = _read_trace(load) if load.trace is not None else None
     load = _resolved(scenario, trace)
     scenario = msgspec.structs.replace(scenario, load=load)
-    traffic = _draw(scenario, trace)
-    plan = _plan(load, traffic)
+    notes: tuple[str, ...] = ()
+    left_out = 0.0
+    if load.plays_tasks:
+        tasks = plan_tasks(scenario, trace)
+        plan, notes = tasks.plan, tasks.notes
+        load = msgspec.structs.replace(load, block_tokens=scenario.load.block_tokens or tasks.block_tokens)
+        scenario = msgspec.structs.replace(scenario, load=load)
+    else:
+        traffic = _draw(scenario, trace)
+        plan, notes, left_out = _plan(load, traffic), traffic.notes, traffic.left_out
     if len(scenario.target.models) > 1:
         add_models(plan, tuple(scenario.target.models.values()), load.seed)
     plan, class_notes = with_class_work(plan, scenario)
@@ -59,19 +68,20 @@ def plan_scenario(scenario: Scenario) -> Planned:
             "check the trace's time unit, or confirm with --allow-long"
         )
     notes = (
-        *traffic.notes,
+        *notes,
         *class_notes,
         *_classes_without_requests(scenario, plan),
         *(_notes(trace) if trace else ()),
     )
-    return Planned(plan, load, notes, traffic.left_out)
+    return Planned(plan, load, notes, left_out)
 
 
 def _resolved(scenario: Scenario, trace: Trace | None) -> LoadConfig:
     """The load with what the trace decides: its block size, and whether turns wait for the answer before."""
     load = scenario.load
     waits = trace is not None and trace.delayed and not scenario.closed_loop
-    blocks = load.block_tokens or (trace.block_tokens if trace is not None else BLOCK_TOKENS)
+    blocks = load.block_tokens or (trace.block_tokens if trace is not None else None)
+    blocks = blocks or (None if load.tasks is not None else BLOCK_TOKENS)
     turns = load.turns or ("after_response" if waits else "at_timestamp")
     return msgspec.structs.replace(load, block_tokens=blocks, turns=turns)
 
@@ -107,7 +117,7 @@ def _plan(load: LoadConfig, traffic: Traffic) -> Plan:
         add_sessions(plan, traffic.sessions, traffic.think_s)
     if traffic.hash_ids is not None and traffic.cached_tokens is not None:
         plan = with_blocks(plan, traffic.hash_ids, traffic.cached_tokens)
-    return plan
+    return turns_after_responses(plan) if load.turns == "after_response" else plan
 
 
 def _ask_for_items(plan: Plan, scenario: Scenario) -> None:

@@ -137,10 +137,11 @@ class SimEngine:
         return sequence
 
     def abort(self, sequence: Sequence) -> None:
-        """The client has gone."""
+        """The client has gone; what was computed for it stays in the cache, as in vLLM."""
         sequence.aborted = True
         if sequence in self.running:
             self.running.remove(sequence)
+            self._remember_prefix(sequence)
             self._release(sequence)
 
     def step(self) -> StepResult:
@@ -226,7 +227,7 @@ class SimEngine:
         if not self.options.prefix_cache:
             return
         # The last token was never an input, so its keys and values are not known.
-        for block in sequence.blocks[: (sequence.context - 1) // BLOCK_TOKENS]:
+        for block in sequence.blocks[: max(0, sequence.context - 1) // BLOCK_TOKENS]:
             self._cached[block] = None
             self._cached.move_to_end(block)
         while len(self._cached) > self.options.kv_blocks:

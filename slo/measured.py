@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from surgeproof.audit_results import ClientError
 from surgeproof.columns import MISSING, TEXTS, RecordColumns
-from surgeproof.outcomes import Outcome
+from surgeproof.outcomes import NOT_JUDGED, Outcome
 from surgeproof.records import GpuSample, Phase
 from surgeproof.send_lag import cap_wait_ms, own_lag_ms
 from surgeproof.slo.fluidity import fluidity_of
@@ -31,7 +31,7 @@ NUMBERS = (
 )  # fmt: skip
 _ENDS = {
     "ttft": "first_token_at_ns", "first_answer": "first_answer_at_ns", "last_token": "last_token_at_ns",
-    "e2e": "done_at_ns",
+    "e2e": "done_at_ns", "task": "done_at_ns",
 }  # fmt: skip
 _SHED_STATUS = (429, 503)
 
@@ -48,6 +48,7 @@ class Measured:
         runs: number of each record's run, from 0, where several runs are laid end to end.
         cap: requests in flight at most, over all workers; None without a cap, and in a closed loop.
         left_out: share of the load's requests that are due in busier minutes than any that was played.
+        own_lag_ms: how late the client was for each record, where its times do not show that.
     """
 
     def __init__(
@@ -61,6 +62,7 @@ class Measured:
         runs: npt.NDArray[np.int64] | None = None,
         cap: int | None = None,
         left_out: float = 0.0,
+        own_lag_ms: Floats | None = None,
     ) -> None:
         self.left_out, self._cap = left_out, cap
         self._runs = runs
@@ -72,7 +74,7 @@ class Measured:
         self._error = ClientError()
         self._at_best = False
         self._latencies: dict[tuple[str, str], Floats] = {}
-        self._lag: Floats | None = None
+        self._lag = own_lag_ms
         self.texts = {name: columns.texts(name) for name in TEXTS}
         self.count = len(columns)
         # Epoch nanoseconds do not fit a double exactly: differences are taken as integers.
@@ -82,7 +84,7 @@ class Measured:
         self.numbers = {name: columns.numbers(name) for name in NUMBERS}
         outcome = self.texts["outcome"]
         self.ok: Mask = outcome == Outcome.OK
-        self.sent: Mask = (outcome != Outcome.NOT_SENT) & (outcome != Outcome.CANCELLED)
+        self.sent: Mask = np.logical_and.reduce([outcome != name for name in NOT_JUDGED])
         self.main: Mask = self.texts["phase"] == Phase.MAIN
         self.judged: Mask = self.main & self.sent
         self.shed: Mask = np.isin(self.numbers["http_status"], _SHED_STATUS)
@@ -133,6 +135,15 @@ class Measured:
         other = copy.copy(self)
         other._at_best, other._latencies = True, {}
         return other
+
+    @property
+    def client_error(self) -> ClientError:
+        """By how much latencies can be off beyond what each record shows."""
+        return self._error
+
+    def run_numbers(self) -> npt.NDArray[np.int64]:
+        """The run of each record, from 0."""
+        return self._runs if self._runs is not None else np.zeros(self.count, dtype=np.int64)
 
     @property
     def run_count(self) -> int:
@@ -226,7 +237,7 @@ class Measured:
             around = error.send_ms + error.clock_ms
             return np.maximum(0.0, least - error.read_ms - around), value + around
         # Requests that left late made others wait, or left them more of the server, for as long as they were late.
-        own = self._own_lag_ms() if view == "response" else np.zeros(self.count)
+        own = self.own_lag_ms() if view == "response" else np.zeros(self.count)
         least = value - np.maximum(own, error.send_ms)
         if metric == "ttft":
             least = least - early
@@ -240,7 +251,7 @@ class Measured:
         """Answers whose tokens a proxy delivered many at a time, so that times per token are not what they seem."""
         return self.texts["warnings"].containing("buffered_in_parts")
 
-    def _own_lag_ms(self) -> Floats:
+    def own_lag_ms(self) -> Floats:
         """How late the client sent each request, ms; 0 in a closed loop, which has no schedule."""
         if self.closed_loop:
             return np.zeros(self.count)

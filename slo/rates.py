@@ -15,7 +15,7 @@ from surgeproof.results import Interval
 from surgeproof.slo.intervals import Floats
 from surgeproof.slo.means import ratio_interval
 from surgeproof.slo.measured import Mask, Measured
-from surgeproof.slo.rules import PER_GPU, WHEN, Selector
+from surgeproof.slo.rules import PER_GPU, TASK_RATE, WHEN, Selector
 
 _BLOCKS = 16
 _MAX_TRANSIENT = 0.25
@@ -191,4 +191,4 @@ def _length_s(windows: Sequence[LoadWindow]) -> float:
 
 def amount_of(metric: str) -> str:
     """What a rate's metric counts: `output_tokens_per_s_per_gpu` counts `output_tokens`."""
-    return metric.removesuffix(PER_GPU).removesuffix("_per_s")
+    return "requests" if metric == TASK_RATE else metric.removesuffix(PER_GPU).removesuffix("_per_s")

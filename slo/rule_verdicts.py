@@ -34,11 +34,14 @@ from surgeproof.slo.rules import (
     LATENCIES,
     PER_GPU,
     RATES,
+    TASK,
+    TASK_RATE,
     Condition,
     Rule,
 )
 from surgeproof.slo.sample_size import share_needed
 from surgeproof.slo.summary import meets
+from surgeproof.slo.tasks import of_tasks
 
 _FAR_BELOW = 1 / 3
 """Where the slowest request took at most this share of the bound, clusters under the bound do not count."""
@@ -48,6 +51,8 @@ _COVERED = 0.9
 
 def judge_rule(measured: Measured, name: str, rule: Rule) -> RuleVerdict:
     """Judge one rule of one class, as if the client had been on time."""
+    if rule.metric in (TASK, TASK_RATE):
+        measured = of_tasks(measured)
     mask = _population(measured, name, rule)
     if rule.metric == "inter_chunk":
         return _judge_gaps(measured, name, rule)
@@ -405,20 +410,21 @@ def _judge_rate(measured: Measured, name: str, rule: Rule, mask: Mask) -> RuleVe
         return _without_answers(name, rule)
     of = counted(measured, name, rule.selectors)
     n, what = int((mask & of).sum()), amount_of(rule.metric)
+    unit, factor = ("/h", 3600.0) if rule.metric == TASK_RATE else ("/s", 1.0)
     if n == 0:
         interval = Interval(0.0, 0.0)
-        return _verdict(name, rule, "/s", 0.0, 0, interval, decide_value(rule, interval))
-    gpus = 1
+        return _verdict(name, rule, unit, 0.0, 0, interval, decide_value(rule, interval))
     if rule.metric.endswith(PER_GPU):
         gpus = measured.gpu_count()
         if not gpus:
             decision = (Verdict.INCONCLUSIVE, "no GPU agent reported any GPU: pass --gpu-agent")
-            return _verdict(name, rule, "/s", None, n, Interval(None, None), decision)
+            return _verdict(name, rule, unit, None, n, Interval(None, None), decision)
+        factor = 1 / gpus
     unknown = 0 if what == "requests" else int(np.isnan(measured.numbers[what][mask & of]).sum())
     if unknown == n:
         return _without_answers(name, rule, unknown)
     amounts = arrived(measured, what, of, windows)
-    observed, interval = amounts.per_s / gpus, scaled(amounts.interval, 1 / gpus)
+    observed, interval = amounts.per_s * factor, scaled(amounts.interval, factor)
     decision = decide_value(rule, interval)
     if unknown:
         # The known sum is a minimum: it can satisfy a lower bound, or exceed an upper one.
@@ -427,7 +433,7 @@ def _judge_rate(measured: Measured, name: str, rule: Rule, mask: Mask) -> RuleVe
         decision = (decision[0] if decision[0] is robust else Verdict.INCONCLUSIVE, reason)
         interval = Interval(interval.low, None)
     decision = (decision[0], f"{decision[1]}; {wording(windows)}")
-    return _verdict(name, rule, "/s", None if unknown else observed, n, interval, decision)
+    return _verdict(name, rule, unit, None if unknown else observed, n, interval, decision)
 
 
 def _finite(value: float | None) -> float | None:

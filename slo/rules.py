@@ -13,11 +13,12 @@ aggregate  = "p" number / "mean" / "max" / "min"
 comparison = "<" / "<=" / ">" / ">="
 unit       = "ms" / "s" / "us" / "%" / "GB" / "W" / "C"
 selector   = length ( comparison number / number ".." number )
-           / ( "model" / "phase" / "step" / "worker" ) "=" word
-length     = "input" / "output"             ; planned tokens; the range's upper end is left out
+           / ( "model" / "phase" / "step" / "worker" / "turn" ) "=" word
+length     = "input" / "output" / "turn"    ; planned tokens, turns from 0; the range's upper end is left out
 
 ttft p99 < 350ms            success >= 99.9%            output_tokens_per_s >= 1200
 service e2e p95 < 800ms     ttft < 200ms and tpot < 50ms for 99%
+task p95 < 60s              ttft p95 < 1s where turn >= 4
 inter_chunk p99 < 60ms      fluidity 500ms/50ms >= 90% for 99%
 ttft p99 < 2s where input 4000..16000 and model = llama-8b
 """
@@ -41,9 +42,11 @@ LATENCIES = {
     "inter_chunk": "wait between two arrivals of output, over all of them",
     "last_token": "time to the last output; of a reply that was not streamed, to its end",
     "e2e": "time to the end of the answer: [DONE], or the end of the body",
+    "task": "time from a task's or conversation's beginning to its last answer, think times and tool times included",
 }
 _FROM_PLANNED_TIME = ("ttft", "first_answer", "last_token", "e2e")
-REQUEST_LATENCIES = tuple(name for name in LATENCIES if name != "inter_chunk")
+TASK = "task"
+REQUEST_LATENCIES = tuple(name for name in LATENCIES if name not in ("inter_chunk", TASK))
 """Those of which every request has one."""
 FLUIDITY = "fluidity"
 SHARES = {
@@ -57,8 +60,11 @@ RATES = {
     "output_tokens_per_s": "output tokens of answered requests a second",
     "items_per_s": "vectors or scores of answered requests a second",
 }
+TASK_RATE = "tasks_per_hour"
 PER_GPU = "_per_gpu"
-RATES |= {f"{name}{PER_GPU}": f"{text}, by the number of GPUs that an agent sampled" for name, text in RATES.items()}
+RATES |= {TASK_RATE: "tasks or conversations that were done an hour"} | {
+    f"{name}{PER_GPU}": f"{text}, by the number of GPUs that an agent sampled" for name, text in RATES.items()
+}
 FLOWS = {FLUIDITY: "share of an answer's arrivals that meet their deadlines"}
 GPU_METRICS = {
     "gpu_time_active": "share of time in which any kernel ran; not a measure of how busy a GPU is",
@@ -80,8 +86,7 @@ GPU_FIELDS = {
 """Field of a sample, unit, and how much of the field one unit is."""
 METRICS = LATENCIES | SHARES | RATES | FLOWS | GPU_METRICS
 _VIEWLESS = ("tpot", "max_gap", "inter_chunk")
-_LENGTHS = {"input": "planned_input_tokens", "output": "planned_output_tokens"}
-_NUMBERED = ("step", "worker")
+_LENGTHS = {"input": "planned_input_tokens", "output": "planned_output_tokens", "turn": "turn"}
 WHEN = ("step", "phase")
 """Selectors by these say when a rule looks; all others say at which requests."""
 _NAMED = ("model", "phase")
@@ -99,13 +104,13 @@ _CONDITION = re.compile(
     r"\s*(?P<comparison><=|>=|<|>)\s*(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>ms|us|s|%|gb|w|c)?"
 )
 _LENGTH = re.compile(
-    r"(?P<of>input|output)\s*(?:(?P<low>\d+)\s*\.\.\s*(?P<high>\d+)|(?P<comparison><=|>=|<|>)\s*(?P<number>\d+))"
+    r"(?P<of>input|output|turn)\s*(?:(?P<low>\d+)\s*\.\.\s*(?P<high>\d+)|(?P<comparison><=|>=|<|>)\s*(?P<number>\d+))"
 )
 _FLOW = re.compile(
     r"fluidity\s+(?P<first>\d+(?:\.\d+)?)\s*(?P<first_unit>ms|us|s)\s*/\s*(?P<next>\d+(?:\.\d+)?)\s*(?P<next_unit>ms|us|s)"
     r"\s*(?P<comparison>>=|>)\s*(?P<number>\d+(?:\.\d+)?)\s*%(?:\s+for\s+(?P<share>\d+(?:\.\d+)?)\s*%)?"
 )
-_EQUAL = re.compile(r"(?P<of>model|phase|step|worker)\s*=\s*(?P<word>\S+)")
+_EQUAL = re.compile(r"(?P<of>model|phase|step|worker|turn)\s*=\s*(?P<word>\S+)")
 _STALLS = re.compile(r"\s+with stalls of (?P<number>\d+(?:\.\d+)?)\s*(?P<unit>ms|s)$", re.IGNORECASE)
 _SHARE = re.compile(r"(?P<conditions>.+?)\s+for\s+(?P<share>\d+(?:\.\d+)?)\s*%")
 
@@ -276,6 +281,8 @@ def _parse_objective(text: str, words: str) -> Rule:
         quantile = round(float(share["share"]) / 100, 12)
         if not 0 < quantile < 1:
             raise RuleError(f"SLO rule {text!r}: the share must lie between 0 % and 100 %")
+        if len({condition.metric == TASK for condition in conditions}) > 1:
+            raise RuleError(f"SLO rule {text!r}: task is about tasks, not requests; give it a rule of its own")
         if len(conditions) > 1 and any(condition.metric == "inter_chunk" for condition in conditions):
             raise RuleError(f"SLO rule {text!r}: inter_chunk counts gaps, not requests; give it a rule of its own")
         return Rule(text, conditions, quantile=quantile)

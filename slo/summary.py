@@ -12,15 +12,15 @@ from msgspec.structs import replace
 from surgeproof.columns import TextColumn
 from surgeproof.outcomes import Outcome
 from surgeproof.records import REQUEST_CLASSES
-from surgeproof.results import ClassSummary, Distribution, Interval, LoadFigures, PromptTokens, Stalls, Summary
+from surgeproof.results import ClassSummary, Interval, LoadFigures, PromptTokens, Stalls, Summary
 from surgeproof.slo.correlation import correlation_of
-from surgeproof.slo.intervals import quantile_rank, share_interval
+from surgeproof.slo.distributions import QUANTILES, distribution
+from surgeproof.slo.intervals import share_interval
 from surgeproof.slo.measured import Floats, Mask, Measured
 from surgeproof.slo.rates import LoadWindow, arrived, begun_per_s, counted, in_flight, load_windows, wording
 from surgeproof.slo.rules import REQUEST_LATENCIES, Condition, Selector
 from surgeproof.slo.stalls import stalls_s
-
-QUANTILES = (0.5, 0.9, 0.95, 0.99, 0.999)
+from surgeproof.slo.tasks import summarise_tasks
 
 
 def summarise(measured: Measured, goodput: dict[str, float] | None = None) -> Summary:
@@ -44,6 +44,7 @@ def summarise(measured: Measured, goodput: dict[str, float] | None = None) -> Su
         steps=_steps(measured, goodput or {}),
         closed_loop=measured.closed_loop,
         stalls=_stalls(measured),
+        tasks=summarise_tasks(measured),
     )
 
 
@@ -218,20 +219,6 @@ def meets(measured: Measured, conditions: list[Condition], *, least: bool = Fals
             good |= measured.numbers["output_tokens"] <= 1
         met &= good
     return met & ~missed, met | missed
-
-
-def distribution(values: Floats) -> Distribution:
-    """Quantiles, mean and extremes of the known values, with their number."""
-    known = values[~np.isnan(values)]
-    if len(known) == 0:
-        return Distribution(0, min=None, max=None)
-    # Only these order statistics are needed: putting them in their places is faster than sorting.
-    ranks = [quantile_rank(len(known), q) - 1 for q in QUANTILES]
-    placed = np.partition(known, ranks)
-    quantiles = {q: float(placed[rank]) for q, rank in zip(QUANTILES, ranks, strict=True)}
-    return Distribution.of_quantiles(
-        len(known), float(known.mean()), quantiles, (float(known.min()), float(known.max()))
-    )
 
 
 def _ratio(above: float | None, below: float) -> float | None:

@@ -64,9 +64,44 @@ def client_line(summary: Summary) -> str | None:
     return f"TTFT p99 {p99:.1f} ms, of which at most {error:.2f} ms is the client's own delay"
 
 
+def tasks_line(summary: Summary) -> str | None:
+    """One line about conversations or tasks; None without any."""
+    tasks = summary.tasks
+    if tasks is None:
+        return None
+    parts = [f"{tasks.tasks} tasks of {tasks.requests} requests: {tasks.done} done, {tasks.failed} failed"]
+    parts += [f"{tasks.skipped} requests skipped, as an earlier one of their task failed"] if tasks.skipped else []
+    parts += [f"{tasks.stopped} answers stopped by their users, as planned"] if tasks.stopped else []
+    if (took := tasks.duration_ms).p50 is not None and took.p95 is not None:
+        parts.append(f"a task took {number(took.p50 / 1e3)} s at p50, {number(took.p95 / 1e3)} s at p95")
+    if tasks.per_hour is not None and not summary.is_ladder:
+        parts.append(f"{number(tasks.per_hour)} an hour")
+    return "; ".join(parts)
+
+
+TURNS = ("turn", "answered", "ttft p50", "ttft p99", "prompt tokens", "cached, planned", "cached, by the server")
+"""Columns of the table of turns; latencies in ms."""
+
+
+def turn_rows(summary: Summary) -> list[tuple[str, ...]]:
+    """A row of figures for every depth of conversations or tasks; none without them."""
+    return [
+        (
+            turn.turn,
+            str(turn.requests),
+            number(turn.ttft_ms.p50),
+            number(turn.ttft_ms.p99),
+            number(turn.input_tokens),
+            _percent(turn.planned_cached_share),
+            _percent(turn.cached_share),
+        )
+        for turn in (summary.tasks.turns if summary.tasks else ())
+    ]
+
+
 def figure_lines(summary: Summary) -> list[str]:
-    """Counts, rates, and the client's own delay, a line each."""
-    lines = (counts_line(summary), rates_line(summary), client_line(summary))
+    """Counts, rates, tasks, and the client's own delay, a line each."""
+    lines = (counts_line(summary), rates_line(summary), tasks_line(summary), client_line(summary))
     return [line for line in lines if line]
 
 

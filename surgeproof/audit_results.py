@@ -74,6 +74,10 @@ class ClientError(Struct, frozen=True):
     read_ms: float = 0.0
     clock_ms: float = 0.0
 
+    def times(self, count: int) -> "ClientError":
+        """Of so many latencies, one after the other."""
+        return ClientError(self.send_ms * count, self.read_ms * count, self.clock_ms)
+
 
 class Audit(Struct, frozen=True):
     """Is the client trustworthy? A breach voids the objectives that it can have changed."""

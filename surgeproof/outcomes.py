@@ -14,6 +14,8 @@ class Outcome(StrEnum):
     OK = "ok"
     NOT_SENT = "not_sent"
     CANCELLED = "cancelled"
+    SKIPPED = "skipped"
+    STOPPED = "stopped"
     CONNECT = "error:connect"
     CLIENT_RESOURCE = "error:client_resource"
     TIMEOUT = "error:timeout"
@@ -29,8 +31,12 @@ class Outcome(StrEnum):
     EMPTY = "error:empty"
 
 
+NOT_JUDGED = (Outcome.NOT_SENT, Outcome.CANCELLED, Outcome.SKIPPED, Outcome.STOPPED)
+"""Requests that say nothing of the server: never sent, cancelled with the run, skipped as an earlier step of their task
+failed, or stopped by their user as planned."""
 PRECEDENCE = (
     Outcome.NOT_SENT,
+    Outcome.SKIPPED,
     Outcome.CONNECT,
     Outcome.CLIENT_RESOURCE,
     Outcome.TIMEOUT,
@@ -39,6 +45,7 @@ PRECEDENCE = (
     Outcome.ENCODING,
     Outcome.SERVER_EVENT,
     Outcome.ABORTED,
+    Outcome.STOPPED,
     Outcome.CANCELLED,
     Outcome.RESET,
     Outcome.DISCONNECT,

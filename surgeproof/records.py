@@ -90,6 +90,11 @@ class RequestPlan(msgspec.Struct, frozen=True):
         model: index of its model among the run's.
         content: JSON of what a dataset's row puts into the body; None for a prompt that is made.
         items: texts of an embeddings request, documents of a rerank; 1 else.
+        after: indexes of the requests whose answers it waits for.
+        continues: index of the request whose conversation it goes on with, with the answer that this really got.
+        needs_answers: whether it is sent only if those that it waits for were answered.
+        with_answers: whether the answers that it waits for are told before its own message.
+        answer_uses: how many later requests tell its answer.
     """
 
     index: int
@@ -106,6 +111,11 @@ class RequestPlan(msgspec.Struct, frozen=True):
     model: int = 0
     content: bytes | None = None
     items: int = 1
+    after: tuple[int, ...] = ()
+    continues: int | None = None
+    needs_answers: bool = False
+    with_answers: bool = False
+    answer_uses: int = 0
 
 
 class StreamRecord(msgspec.Struct, omit_defaults=True, kw_only=True):

@@ -226,6 +226,50 @@ class Failure(Struct, frozen=True):
     said: str | None = None
 
 
+class TurnSummary(Struct, frozen=True):
+    """Answered requests of one depth of conversations or tasks.
+
+    Attributes:
+        turn: from 0; the last one may stand for all that are deeper.
+        input_tokens: of a prompt on average, by the server; None where it counts none.
+        planned_cached_share: of the prompt tokens, that an endless prefix cache would hold.
+        cached_share: of the prompt tokens, that the server took from its cache; None where it does not say.
+    """
+
+    turn: str
+    requests: int
+    ttft_ms: Distribution
+    input_tokens: float | None
+    planned_cached_share: float | None
+    cached_share: float | None
+
+
+class TaskSummary(Struct, frozen=True, kw_only=True):
+    """Conversations or tasks of a run.
+
+    Attributes:
+        tasks: that began.
+        done: of which every request was answered.
+        failed: of which a request failed, or which did not end in time.
+        requests: of all of them.
+        skipped: requests that were not sent, since an earlier one of their task failed.
+        stopped: requests whose user stopped reading, as planned.
+        duration_ms: of those that are done, from their beginning to the last answer.
+        per_hour: done an hour; None where nothing was.
+        turns: by depth.
+    """
+
+    tasks: int
+    done: int
+    failed: int
+    requests: int
+    skipped: int
+    stopped: int
+    duration_ms: Distribution
+    per_hour: float | None
+    turns: tuple[TurnSummary, ...]
+
+
 class Summary(Struct, frozen=True, kw_only=True):
     """What a run measured.
 
@@ -238,6 +282,7 @@ class Summary(Struct, frozen=True, kw_only=True):
         closed_loop: whether users waited for their answer before they asked again.
         stalls: None where there was none, or nothing was streamed.
         failures: by outcome, the commonest first.
+        tasks: None where no request was a part of one.
     """
 
     records: int
@@ -250,6 +295,7 @@ class Summary(Struct, frozen=True, kw_only=True):
     closed_loop: bool = False
     stalls: Stalls | None = None
     failures: tuple[Failure, ...] = ()
+    tasks: TaskSummary | None = None
 
     @property
     def is_ladder(self) -> bool:

@@ -120,7 +120,13 @@ class LoadConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     speedup: float = 1.0
     scale: Literal["superpose", "intensify", "thin", "compress"] | None = None
     conserve_count: bool = True
-    turns: Literal["at_timestamp", "after_response"] | None = None
+    turns: Literal["at_timestamp", "after_response", "live"] | None = None
+    tasks: str | None = None
+    session_turns: int | None = None
+    think_s: float | None = None
+    keep_reasoning: bool = False
+    stop_share: float = 0.0
+    stop_after: int = 20
     prefixes: bool = True
     block_tokens: int | None = None
     window_s: tuple[float, float] | None = None
@@ -151,13 +157,23 @@ class LoadConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     @property
     def has_schedule(self) -> bool:
         """Whether the load has planned times or a planned number of requests, rather than Locust's own users."""
-        sources = (self.trace, self.profile, self.request_rate, self.num_prompts)
+        sources = (self.trace, self.profile, self.request_rate, self.num_prompts, self.tasks)
         return any(source is not None for source in sources)
+
+    @property
+    def plays_tasks(self) -> bool:
+        """Whether the load is one of conversations or tasks, whose requests wait for one another."""
+        return self.tasks is not None or self.turns == "live"
 
     def makes_prompts_of(self, request_class: str) -> bool:
         """Whether prompts of a class are made to planned lengths: not taken from a dataset, and without pictures."""
         work = self.by_class.get(request_class, ClassWork())
-        return not self.images and work.dataset is None and (self.dataset is None or work.input_len is not None)
+        return (
+            not self.images
+            and self.tasks is None
+            and work.dataset is None
+            and (self.dataset is None or work.input_len is not None)
+        )
 
     def models_of_classes(self) -> tuple[str, ...]:
         """Models that classes name for themselves, in order."""

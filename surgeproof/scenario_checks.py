@@ -37,6 +37,7 @@ def problems_of(scenario: Scenario) -> list[str]:
         *_endpoint_problems(scenario),
         *_class_problems(scenario),
         *_exclusive_keys(load),
+        *_task_problems(scenario),
         *_weight_problems(load),
         *_not_positive(load),
         *_missing(load),
@@ -68,6 +69,7 @@ def _unusable_numbers(scenario: Scenario) -> Iterator[str]:
         "load.burstiness": load.burstiness,
         "load.speedup": load.speedup,
         "load.words_per_token": load.words_per_token,
+        "load.think_s": load.think_s,
     }
     numbers |= {f"load.classes.{name}": weight for name, weight in load.classes.items()}
     for place, value in numbers.items():
@@ -154,6 +156,24 @@ def _exclusive_keys(load: LoadConfig) -> Iterator[str]:
         yield "load.trace and load.profile: give one of them"
 
 
+def _task_problems(scenario: Scenario) -> Iterator[str]:
+    """Conversations and tasks: where they come from, and which APIs can go on with them."""
+    load = scenario.load
+    sources = [load.dataset, load.trace, load.session_turns]
+    if load.tasks is not None and (any(source is not None for source in sources) or load.turns not in (None, "live")):
+        yield "load.tasks: the file says what is asked and when; remove dataset, trace, session_turns and turns"
+    elif load.turns == "live" and load.tasks is None and sum(source is not None for source in sources) != 1:
+        yield "load.turns: live needs conversations: one of load.dataset, load.trace and load.session_turns"
+    if load.turns != "live" and (load.session_turns is not None or load.think_s is not None):
+        yield "load.session_turns and load.think_s: need load.turns: live (--turns live)"
+    if load.plays_tasks and (without := endpoints_of(scenario) - {"chat", "responses", "messages"}):
+        yield f"load.turns: {', '.join(sorted(without))} has no messages to go on with; use chat, responses or messages"
+    if load.plays_tasks and any(work.dataset or work.input_len for work in load.by_class.values()):
+        yield "load.by_class: conversations and tasks say what is asked; remove dataset and input_len"
+    if not 0 <= load.stop_share <= 1:
+        yield "load.stop_share must lie between 0 and 1"
+
+
 def _class_problems(scenario: Scenario) -> Iterator[str]:
     for name, work in scenario.load.by_class.items():
         for key in ("input_len", "output_len"):
@@ -178,7 +198,7 @@ def _weight_problems(load: LoadConfig) -> Iterator[str]:
 def _not_positive(load: LoadConfig) -> Iterator[str]:
     positive = (
         "request_rate", "burstiness", "speedup", "limit", "max_concurrency", "duration_s", "num_prompts",
-        "input_len", "output_len", "words_per_token", "block_tokens", "batch_size",
+        "input_len", "output_len", "words_per_token", "block_tokens", "batch_size", "session_turns", "stop_after",
     )  # fmt: skip
     for key in positive:
         value = getattr(load, key)
@@ -202,7 +222,7 @@ def _missing(load: LoadConfig) -> Iterator[str]:
         yield f"load.arrivals: {load.arrivals} needs load.request_rate (--request-rate)"
     elif load.concurrency and load.duration_s is None and load.num_prompts is None:
         yield "a closed loop needs load.duration_s (--duration) or load.num_prompts (--num-prompts)"
-    elif load.concurrency or load.trace is not None or load.profile is not None:
+    elif load.concurrency or load.trace is not None or load.profile is not None or load.tasks is not None:
         return
     elif not load.has_schedule:
         yield "no load: give --trace, --profile, --request-rate, --concurrency or --num-prompts"

@@ -154,7 +154,10 @@ def _read_yaml(path: Path) -> JsonObject:
 def _anchor_files(raw: JsonObject, path: Path) -> None:
     """Resolve relative paths of traces and datasets from the scenario's folder, unless they exist in the current."""
     load = raw.get("load")
-    for holder, names in ((load, ("trace", "dataset")), *((work, ("dataset",)) for work in _class_works(load))):
+    for holder, names in (
+        (load, ("trace", "dataset", "tasks")),
+        *((work, ("dataset",)) for work in _class_works(load)),
+    ):
         for name in names:
             if isinstance(holder, dict) and isinstance(holder.get(name), str):
                 file = Path(os.path.expanduser(holder[name]))  # noqa: PTH111
@@ -173,7 +176,7 @@ def _make_absolute(raw: JsonObject) -> None:
     load, target = raw.get("load"), raw.get("target")
     tls = target.get("tls") if isinstance(target, dict) else None
     for holder, names in (
-        (load, ("trace", "dataset", "tokenizer")),
+        (load, ("trace", "dataset", "tasks", "tokenizer")),
         (tls, ("ca_file", "client_cert", "client_key")),
         *((work, ("dataset",)) for work in _class_works(load)),
     ):

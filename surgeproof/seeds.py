@@ -19,6 +19,7 @@ class Dimension(IntEnum):
     THINNING = 4
     MODELS = 5
     PART = 6
+    THINKING = 7
 
 
 def generator(seed: int, dimension: Dimension) -> np.random.Generator:

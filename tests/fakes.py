@@ -49,6 +49,7 @@ class ManualSender:
         self.steps: list[int] = []
         self.phases: list[str] = []
         self.plans: list[RequestPlan] = []
+        self.forgotten: list[int] = []
         self._unanswered: dict[int, tuple[RequestPlan, int, OnRecord]] = {}
 
     @property
@@ -57,6 +58,9 @@ class ManualSender:
 
     def payload(self, plan: RequestPlan) -> bytes:
         return b"%d" % plan.index
+
+    def forget(self, plan: RequestPlan) -> None:
+        self.forgotten.append(plan.index)
 
     def send(
         self, plan: RequestPlan, payload: bytes, intended_at_ns: int, phase: str, step: int, on_record: OnRecord
@@ -80,6 +84,8 @@ class ManualSender:
             planned_output_tokens=plan.output_tokens,
             intended_at_ns=intended_at_ns,
             done_at_ns=self.clock.now_ns(),
+            task=plan.session,
+            turn=plan.turn,
             outcome=outcome,
         )
         on_record(record, plan)

@@ -8,7 +8,7 @@ caller's tokenizer counts, or estimates.
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -31,6 +31,7 @@ _SAMPLE_WORDS = 20_000
 _EMPTY = "no_prompt"
 
 CountTokens = Callable[[str], int]
+Chosen = TypeVar("Chosen")
 
 
 class PromptRow(NamedTuple):
@@ -80,11 +81,22 @@ def choose_prompts(
     """
     dropped: dict[str, int] = {}
     rows = _usable(path, column, count_tokens, dropped, skip_invalid=skip_invalid)
+    return Prompts(chosen_of(path, rows, count, shuffle_seed, dropped), dropped)
+
+
+def chosen_of(
+    path: Path, rows: Iterator[Chosen], count: int, shuffle_seed: int | None, dropped: Mapping[str, int]
+) -> list[Chosen]:
+    """The first rows of a file, or a random sample of all in random order.
+
+    Raises:
+        TraceError: there is none.
+    """
     chosen = _first(rows, count) if shuffle_seed is None else _sample(rows, count, np.random.default_rng(shuffle_seed))
     if not chosen:
         reasons = ", ".join(f"{number} {reason}" for reason, number in dropped.items()) or "no rows at all"
         raise TraceError(f"{path}: no prompt to send ({reasons})")
-    return Prompts(chosen, dropped)
+    return chosen
 
 
 def cut_text(path: Path, lengths: Sequence[int], count_tokens: CountTokens, seed: int) -> Prompts:
@@ -122,13 +134,13 @@ def _cut(words: Sequence[str], start: int, count: float) -> str:
     return " ".join(words[(start + index) % len(words)] for index in range(wanted))
 
 
-def _first(rows: Iterator[PromptRow], count: int) -> list[PromptRow]:
+def _first(rows: Iterator[Chosen], count: int) -> list[Chosen]:
     return [row for _, row in zip(range(count), rows, strict=False)]
 
 
-def _sample(rows: Iterator[PromptRow], count: int, rng: np.random.Generator) -> list[PromptRow]:
+def _sample(rows: Iterator[Chosen], count: int, rng: np.random.Generator) -> list[Chosen]:
     """A random sample in random order, in one pass and with `count` rows in memory (Vitter's algorithm R)."""
-    kept: list[PromptRow] = []
+    kept: list[Chosen] = []
     for number, row in enumerate(rows):
         if number < count:
             kept.append(row)
@@ -140,7 +152,7 @@ def _sample(rows: Iterator[PromptRow], count: int, rng: np.random.Generator) -> 
 def _usable(
     path: Path, column: str | None, count_tokens: CountTokens, dropped: dict[str, int], *, skip_invalid: bool
 ) -> Iterator[PromptRow]:
-    for place, value in _values(path):
+    for place, value in rows_of(path):
         try:
             if isinstance(value, BadRow):
                 raise BadValueError(value.problem)
@@ -223,7 +235,7 @@ def _of_conversation(turns: list[Any], count_tokens: CountTokens) -> tuple[JsonO
 # -- files ------------------------------------------------------------------------------------------
 
 
-def _values(path: Path) -> Iterator[tuple[str, Any]]:
+def rows_of(path: Path) -> Iterator[tuple[str, Any]]:
     """Rows with their place, of one file or of a folder's files in order of their names."""
     if not path.is_dir():
         yield from _of_file(path)

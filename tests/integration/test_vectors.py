@@ -9,7 +9,8 @@ import pytest
 
 from surgeproof.errors import TraceError
 from surgeproof.loadgen.stream import StreamReader
-from surgeproof.slo.summary import distribution, summarise
+from surgeproof.slo.distributions import distribution
+from surgeproof.slo.summary import summarise
 from surgeproof.strict_json import plain
 from surgeproof.traces import arrivals
 from surgeproof.traces.reader import read_trace

@@ -7,7 +7,7 @@ A span counts when it names token usage (semantic conventions for generative AI;
 import json
 from collections.abc import Iterable, Iterator
 from itertools import chain
-from typing import Any
+from typing import Any, NamedTuple
 
 from surgeproof.records import BLOCK_TOKENS
 from surgeproof.strict_json import JsonObject
@@ -30,6 +30,14 @@ NO_USAGE = "no_token_usage"
 _OTHER_OPERATIONS = ("embeddings", "execute_tool", "invoke_agent", "create_agent", "retrieval")
 
 
+class Span(NamedTuple):
+    """A generation: the row that it is, when it ended on the same axis, ns, and its trace."""
+
+    row: Row
+    end_ns: int
+    trace: str
+
+
 class OtelJson:
     """Reads `resourceSpans`."""
 
@@ -44,6 +52,11 @@ class OtelJson:
 
     def parse(self, lines: Iterable[NumberedLine]) -> Iterator[Parsed]:
         """One batch a line; a document over many lines is read as one batch."""
+        for found in self.spans(lines):
+            yield found.row if isinstance(found, Span) else found
+
+    def spans(self, lines: Iterable[NumberedLine]) -> Iterator[Span | Dropped | Malformed]:
+        """The same with the end and the trace of each generation."""
         lines = iter(lines)
         first = next(lines, None)
         if first is None:
@@ -77,7 +90,7 @@ def _spans(batch: JsonObject) -> Iterator[JsonObject]:
         raise BadValueError(f"the batch is not of OTLP's form ({exc})") from exc
 
 
-def _row(number: int, span: JsonObject) -> Row | Dropped | Malformed:
+def _row(number: int, span: JsonObject) -> Span | Dropped | Malformed:
     try:
         facts = {item["key"]: _value(item.get("value") or {}) for item in span.get("attributes") or ()}
         if not any(str(key).startswith("gen_ai.") for key in facts):
@@ -90,7 +103,7 @@ def _row(number: int, span: JsonObject) -> Row | Dropped | Malformed:
             return Dropped(number, NO_USAGE)
         session = facts.get("gen_ai.conversation.id")
         at_ns = moment_ns("startTimeUnixNano", field(span, "startTimeUnixNano"), 1)
-        return usable(
+        row = usable(
             Row(
                 number,
                 at_ns,
@@ -99,6 +112,10 @@ def _row(number: int, span: JsonObject) -> Row | Dropped | Malformed:
                 session=str(session) if session else None,
             )
         )
+        if not isinstance(row, Row):
+            return row
+        end_ns = moment_ns("endTimeUnixNano", span.get("endTimeUnixNano", at_ns), 1)
+        return Span(row, end_ns, str(span.get("traceId") or session or ""))
     except BadValueError as exc:
         return Malformed(number, str(exc))
     except (AttributeError, KeyError, TypeError, ValueError) as exc:

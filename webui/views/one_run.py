@@ -8,6 +8,7 @@ from surgeproof.slo.failures import failure_lines
 from surgeproof.slo.wording import (
     BOARD,
     STEPS,
+    TURNS,
     board_row,
     breach_lines,
     cap_line,
@@ -15,6 +16,7 @@ from surgeproof.slo.wording import (
     latency_title,
     notices,
     step_rows,
+    turn_rows,
     when,
 )
 from surgeproof.strict_json import plain
@@ -70,6 +72,10 @@ rows = [
     for latency, figures in of_group.latency_ms.items()
 ]
 st.dataframe(pd.DataFrame(rows).round(1), hide_index=True, width="stretch")
+
+if turns := turn_rows(summary):
+    st.subheader("Turns of conversations and steps of tasks, ms")
+    st.dataframe(pd.DataFrame(turns, columns=list(TURNS)), hide_index=True, width="stretch")
 
 frame = data.latencies(url, run_id)
 column = st.radio("Latency", list(charts.LATENCIES), format_func=charts.LATENCIES.__getitem__, horizontal=True)

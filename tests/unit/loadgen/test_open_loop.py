@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from surgeproof.loadgen.open_loop import PREPARE_AHEAD, OpenLoop
-from surgeproof.loadgen.plan import Plan, add_sessions, make_plan
+from surgeproof.loadgen.plan import Plan, StepPlan, add_sessions, make_plan, turns_after_responses, with_steps
 from surgeproof.records import RequestPlan, StreamRecord
 from surgeproof.scenario import LoadConfig
 from tests.fakes import ManualClock, ManualSender, ManualTimer
@@ -33,8 +33,9 @@ class Driven:
         self.records: list[StreamRecord] = []
         self.finished = 0
         self.loop = OpenLoop(
-            plans, load or LoadConfig(), self.sender, self.clock, worker=3, cap=cap, start_at_ns=START,
-            on_record=self.records.append, on_finished=self._on_finished,
+            [plan for plan in plans if not plan.after], load or LoadConfig(), self.sender, self.clock, worker=3,
+            cap=cap, start_at_ns=START, on_record=self.records.append, on_finished=self._on_finished,
+            steps=[plan for plan in plans if plan.after],
         )  # fmt: skip
         self.timer.fire = self.loop.fire
         self.loop.start(self.timer)
@@ -181,11 +182,12 @@ def with_turns(think_s: Sequence[float | None]) -> list[RequestPlan]:
     """One session with turns planned at 0, 10 and 20 ms, and a request on its own at 15 ms."""
     plan = plan_at(0, 10, 15, 20)
     add_sessions(plan, [0, 0, None, 0], think_s)
+    plan = turns_after_responses(plan)
     return [plan[index] for index in range(4)]
 
 
 def test_turns_after_the_response_wait_for_it_and_for_the_think_time() -> None:
-    driven = Driven(with_turns([None, 0.005, None, 0.001]), load=LoadConfig(turns="after_response"))
+    driven = Driven(with_turns([None, 0.005, None, 0.001]))
     driven.to(100)
     assert driven.sent_ms == [(0, 0), (2, 15)]
     driven.sender.answer(0)
@@ -200,7 +202,7 @@ def test_turns_after_the_response_wait_for_it_and_for_the_think_time() -> None:
 
 
 def test_a_turn_without_a_think_time_leaves_at_its_own_time_but_not_before_the_answer() -> None:
-    driven = Driven(with_turns([None, None, None, None]), load=LoadConfig(turns="after_response"))
+    driven = Driven(with_turns([None, None, None, None]))
     driven.to(2)
     driven.sender.answer(0)
     driven.to(30)
@@ -211,7 +213,7 @@ def test_a_turn_without_a_think_time_leaves_at_its_own_time_but_not_before_the_a
 
 
 def test_a_failed_answer_does_not_end_its_session() -> None:
-    driven = Driven(with_turns([None, 0.0, None, 0.0]), load=LoadConfig(turns="after_response"))
+    driven = Driven(with_turns([None, 0.0, None, 0.0]))
     driven.to(1)
     driven.sender.answer(0, "error:reset")
     driven.to(2)
@@ -219,10 +221,53 @@ def test_a_failed_answer_does_not_end_its_session() -> None:
 
 
 def test_unsent_turns_are_recorded_at_the_end() -> None:
-    driven = Driven(with_turns([None, 0.0, None, 0.0]), load=LoadConfig(turns="after_response"))
+    driven = Driven(with_turns([None, 0.0, None, 0.0]))
     driven.to(20)
     driven.loop.close("the load ended before its time")
     assert [record.plan_index for record in driven.records] == [1, 3]
+
+
+def task(*steps: StepPlan) -> list[RequestPlan]:
+    """One task whose steps are planned at 0."""
+    plan = plan_at(*[0] * len(steps))
+    add_sessions(plan, [0] * len(steps), [0.0] * len(steps))
+    plan = with_steps(plan, steps)
+    return [plan[index] for index in range(len(plan))]
+
+
+def test_a_task_branches_and_joins_in_order() -> None:
+    needs = {"needs_answers": True}
+    driven = Driven(task(StepPlan(), StepPlan((0,), **needs), StepPlan((0,), **needs), StepPlan((1, 2), **needs)))
+    driven.to(5)
+    driven.sender.answer(0)
+    driven.to(6)
+    assert driven.sent_ms == [(0, 0), (1, 5), (2, 5)]
+    driven.sender.answer(2)
+    driven.to(9)
+    driven.sender.answer(1)
+    driven.to(10)
+    assert driven.sent_ms[-1] == (3, 9)
+    driven.sender.answer(3)
+    assert driven.finished == 1
+
+
+def test_a_failed_step_skips_what_needs_it_and_the_share_still_ends() -> None:
+    driven = Driven(task(StepPlan(), StepPlan((0,), needs_answers=True), StepPlan((1,), needs_answers=True)))
+    driven.to(1)
+    driven.sender.answer(0, "error:reset")
+    assert [(record.plan_index, record.outcome) for record in driven.records] == [
+        (0, "error:reset"), (1, "skipped"), (2, "skipped"),
+    ]  # fmt: skip
+    assert driven.sender.forgotten == [1, 2]
+    assert driven.finished == 1
+
+
+def test_a_user_who_stopped_reading_goes_on_with_the_conversation() -> None:
+    driven = Driven(task(StepPlan(), StepPlan((0,), needs_answers=True)))
+    driven.to(1)
+    driven.sender.answer(0, "stopped")
+    driven.to(2)
+    assert [index for index, _ in driven.sent_ms] == [0, 1]
 
 
 @pytest.mark.parametrize("workers", [1, 2, 3, 7])

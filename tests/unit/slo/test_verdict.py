@@ -9,9 +9,10 @@ from msgspec import UNSET
 from surgeproof.audit_results import Audit, AuditCheck
 from surgeproof.records import Verdict
 from surgeproof.results import Distribution, RuleVerdict
+from surgeproof.slo.distributions import distribution
 from surgeproof.slo.measured import Measured
 from surgeproof.slo.rules import parse_objectives
-from surgeproof.slo.summary import distribution, summarise
+from surgeproof.slo.summary import summarise
 from surgeproof.slo.verdict import judge, overall
 from surgeproof.slo.wording import notices
 from tests.unit.gpu.fakes import sample
