@@ -43,6 +43,7 @@ class Case(msgspec.Struct, frozen=True):
         ttft_us: from the request's last byte to the first event.
         gap_us: between events; 0 is as fast as the client reads.
         tokens: events of an answer.
+        turns: of live conversations, whose later turns tell the answers before; 0 for requests on their own.
     """
 
     rate: float = 0
@@ -52,6 +53,7 @@ class Case(msgspec.Struct, frozen=True):
     ttft_us: int = 100_000
     gap_us: int = 10_000
     tokens: int = 50
+    turns: int = 0
 
     @property
     def flags(self) -> list[str]:
@@ -59,6 +61,7 @@ class Case(msgspec.Struct, frozen=True):
         load = ["--concurrency", str(self.users)]
         if self.rate:
             load = ["--request-rate", f"{self.rate:g}", "--arrivals", self.arrivals]
+        load += ["--turns", "live", "--session-turns", str(self.turns)] if self.turns else []
         return ["--input-len", "50", "--output-len", str(self.tokens), "--duration", f"{self.seconds}s", *load]
 
 

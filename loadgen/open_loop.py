@@ -79,6 +79,7 @@ class OpenLoop:
         self._worker, self._cap, self._start_at_ns = worker, cap, start_at_ns
         self._on_record, self._on_finished = on_record, on_finished
         self._timer: Timer | None = None
+        self._timer_set_ns: int | None = None
         self._waiting_steps = WaitingSteps(start_at_ns)
         self._plans = iter(plans)
         for step in steps:
@@ -125,6 +126,7 @@ class OpenLoop:
         """Start what is due, then set the timer for the next request."""
         if self._stopped:
             return
+        self._timer_set_ns = None
         self._capped = False
         while (due := self._next_due()) is not None and due.at_ns <= self._clock.now_ns():
             if self._sender.in_flight >= self._cap:
@@ -204,7 +206,8 @@ class OpenLoop:
 
     def _set_timer(self) -> None:
         due = self._next_due()
-        if due is not None and not self._stopped and self._timer is not None:
+        if due is not None and not self._stopped and self._timer is not None and due.at_ns != self._timer_set_ns:
+            self._timer_set_ns = due.at_ns
             self._timer.set(due.at_ns)
 
     def _start(self, due: _Due) -> None:
@@ -234,7 +237,8 @@ class OpenLoop:
         for step, at_ns in freed.due:
             heapq.heappush(self._turns, self._due(step, at_ns))
         if freed.due:
-            self._set_timer()
+            # A step without a wait leaves now: through the timer it would leave after all that is still to be read.
+            self.fire()
 
     def _finish_if_done(self) -> None:
         pending = self._ready or self._turns or self._waiting_steps or self._sender.in_flight
