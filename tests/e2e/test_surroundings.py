@@ -182,7 +182,8 @@ def test_a_proxy_that_buffers_is_found_and_its_times_per_token_do_not_pass(tmp_p
     with SimProcess() as sim, nginx(sim.base_url.removesuffix("/v1"), tmp_path) as url:
         result = surgeproof("run", "--base-url", url, *load, cwd=tmp_path)
     assert "arrived in a few reads of many tokens each" in result.stdout, result.stdout
-    assert result.returncode in (3, 4), result.stdout
+    # A noisy host may void the run: what counts is that it does not pass.
+    assert result.returncode in (3, 4, 5), result.stdout
 
 
 def locust(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
