@@ -70,6 +70,9 @@ def secret_options(command: Any) -> Any:
     command = click.option(
         "--header", "headers", multiple=True, type=Pairs(), help="Header K=V; K= drops ours; repeatable."
     )(command)
+    command = click.option(
+        "--api-key-command", help="Command that prints the API key; run again when the key expires or is refused."
+    )(command)
     return click.option("--api-key", help="API key (bearer token); prefer the variable OPENAI_API_KEY.")(command)
 
 
@@ -171,17 +174,30 @@ def tls_of(flags: JsonObject) -> JsonObject | None:
     return (tls | ({"verify": False} if flags["insecure"] else {})) or None
 
 
-def secrets_of(api_key: str | None, headers: tuple[tuple[str, str], ...]) -> "Secrets":
-    """Key and headers from flags over those of the environment."""
-    from surgeproof.credentials import Secrets, check_headers
+def secrets_of(
+    api_key: str | None, headers: tuple[tuple[str, str], ...], api_key_command: str | None = None
+) -> "Secrets":
+    """Key and headers from flags over those of the environment; a command's key is made now.
 
-    given = Secrets.from_environment(dict(os.environ)).headers
+    Raises:
+        ConfigError: the command gives no key, or a key is given beside it.
+    """
+    from surgeproof.credentials import KEY_COMMAND_VARIABLE, Secrets, authorization, check_headers
+    from surgeproof.loadgen.api_key import with_key
+
+    environ = dict(os.environ) | ({KEY_COMMAND_VARIABLE: api_key_command} if api_key_command else {})
+    if api_key and not api_key_command:
+        environ.pop(KEY_COMMAND_VARIABLE, None)
+    held = Secrets.from_environment(environ)
+    given = held.headers
+    if api_key_command and (api_key or authorization(dict(headers))):
+        raise ConfigError("--api-key-command makes the key: leave --api-key and --header Authorization out")
     if api_key:
         given["Authorization"] = f"Bearer {api_key.strip()}"
     for name, value in headers:
         # One header by name, whatever its case: the flag's.
         given = {known: text for known, text in given.items() if known.lower() != name.lower()} | {name: value}
-    return check_headers(given)
+    return with_key(check_headers(given, held.api_key_command))
 
 
 def parse_class_weights(text: str) -> dict[str, float]:

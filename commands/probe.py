@@ -39,6 +39,7 @@ def probe(
     endpoint: str,
     timeout: str,
     api_key: str | None,
+    api_key_command: str | None,
     headers: tuple[tuple[str, str], ...],
     as_json: bool,
     **flags: Any,
@@ -64,7 +65,7 @@ def probe(
         },
         request_fields(flags),
     )
-    secrets = secrets_of(api_key, headers)
+    secrets = secrets_of(api_key, headers, api_key_command)
     if model is None:
         checked = check_endpoint(target, secrets)
         for note in checked.notes:

@@ -145,6 +145,7 @@ def run(
     as_json: bool,
     quiet: bool,
     api_key: str | None,
+    api_key_command: str | None,
     headers: tuple[tuple[str, str], ...],
     junit: Path | None,
     markdown: Path | None,
@@ -162,7 +163,7 @@ def run(
     path = paths[0] if paths else None
     flags["goodput"] = [*flags["goodput"], *bounds]
     scenario = load_scenario(path, _overrides(flags))
-    secrets = secrets_of(api_key, headers)
+    secrets = secrets_of(api_key, headers, api_key_command)
     if repeat > 1:
         result = _repeat(scenario, secrets, db, path, repeat, Shown.of(as_json=as_json, quiet=quiet))
     else:

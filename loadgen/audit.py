@@ -17,7 +17,7 @@ from surgeproof.columns import RecordColumns
 from surgeproof.dispersion import dispersion
 from surgeproof.loadgen.token_audit import cache_checks, output_checks, prompt_checks
 from surgeproof.outcomes import Outcome
-from surgeproof.records import HealthSample, WorkerFacts
+from surgeproof.records import KEY_RENEWED, HealthSample, WorkerFacts
 from surgeproof.send_lag import cap_wait_ms, own_lag_ms
 
 Floats = npt.NDArray[np.float64]
@@ -178,7 +178,9 @@ def _merged(columns: RecordColumns, tightest_ms: float | None, cause: str) -> Au
 
 
 def _lag(columns: RecordColumns, waits_ms: Floats, tightest_ms: float | None, cause: str) -> AuditCheck | None:
-    lag = own_lag_ms(columns, waits_ms)[columns.has("sent_at_ns")]
+    # A request that its key delayed was sent twice, the first time as planned.
+    in_one_attempt = columns.has("sent_at_ns") & ~columns.texts("warnings").containing(KEY_RENEWED)
+    lag = own_lag_ms(columns, waits_ms)[in_one_attempt]
     if len(lag) == 0:
         return None
     # Of under 200 requests a single one would be the p99: two that are late are no pattern.

@@ -14,6 +14,7 @@ from gevent.event import Event
 
 from surgeproof.clock import MonotonicClock
 from surgeproof.credentials import Secrets
+from surgeproof.loadgen.api_key import ApiKey, with_key
 from surgeproof.loadgen.client import Client
 from surgeproof.loadgen.closed_loop import ClosedLoop
 from surgeproof.loadgen.content import ContentMaker
@@ -101,6 +102,7 @@ class Engine:
         self._plan, self._worker, self._workers, self._clock = plan, worker, workers, clock
         self._outbox, self._on_record, self._on_finished = outbox, on_record, on_finished
         config = self._scenario.target
+        secrets = with_key(secrets)
         target = Target(spec.base_url, endpoint_headers(config.endpoint, secrets.headers), config.tls)
         target.include_usage = spec.include_usage
         target.resolve()
@@ -111,7 +113,14 @@ class Engine:
         tokenizer = HuggingFaceTokenizer(self._load.tokenizer) if self._load.tokenizer else None
         prompts = PromptMaker(self._load.seed, self._load.prompt_salt or "", self._load.words_per_token, tokenizer)
         redact = Redactor([*secrets_of_headers(secrets.headers), *secrets_of_url(spec.base_url)])
-        self._sender = Sender(self.client, form, ContentMaker(prompts, self._load), spec.uid, worker, redact)
+        contents = ContentMaker(prompts, self._load)
+
+        def use(renewed: Secrets) -> None:
+            redact.learn(secrets_of_headers(renewed.headers))
+            target.headers = endpoint_headers(config.endpoint, renewed.headers)
+
+        self._api_key = ApiKey(secrets, use) if secrets.api_key_command else None
+        self._sender = Sender(self.client, form, contents, spec.uid, worker, redact, self._api_key)
         self._records: list[StreamRecord] = []
         self._open_loop: OpenLoop | None = None
         self._closed_loop: ClosedLoop | TaskUsers | None = None
@@ -132,6 +141,8 @@ class Engine:
         self._health = HealthMonitor(self._clock, start_at_ns, self._gauges, taken=self._host_cpu.taken)
         self._health.watch(self.client.loop)
         self._greenlets.append(gevent.spawn(self._flush_regularly))
+        if self._api_key is not None:
+            self._api_key.start()
         if self._scenario.closed_loop:
             kind = ClosedLoop if self._plan.steps is None else TaskUsers
             users = self._closed_loop = kind(
@@ -190,10 +201,9 @@ class Engine:
                 unsent.close("the run was interrupted" if interrupted else "the load ended before its planned end")
         for greenlet in self._greenlets:
             greenlet.kill()
-        if self._health is not None:
-            self._health.close()
-        if self._host_cpu is not None:
-            self._host_cpu.close()
+        for part in (self._api_key, self._health, self._host_cpu):
+            if part is not None:
+                part.close()
         self._flush_all()
         self._wait_until_written(interrupted=interrupted)
         self._outbox.close()

@@ -8,7 +8,7 @@ from gevent.event import Event
 
 from surgeproof.clock import MonotonicClock
 from surgeproof.credentials import Secrets
-from surgeproof.loadgen import usage_fallback
+from surgeproof.loadgen import second_attempt
 from surgeproof.loadgen.client import Client
 from surgeproof.loadgen.exchange import Exchange
 from surgeproof.loadgen.request_form import RequestForm, endpoint_headers
@@ -87,7 +87,7 @@ def probe(
         body = form.body(prompt, max_tokens, None, include_usage=target.include_usage)
         return target.request_bytes(form.path_of(None), msgspec.json.encode(body), {}, reuse=True)
 
-    exchange = usage_fallback.send(
+    exchange = second_attempt.send(
         client, payload(), payload, lambda: form.reader(max_tokens, keep_text=True), lambda _: finished.set()
     )
     finished.wait()

@@ -8,7 +8,8 @@ import logging
 
 import msgspec
 
-from surgeproof.loadgen import usage_fallback
+from surgeproof.loadgen import second_attempt
+from surgeproof.loadgen.api_key import ApiKey
 from surgeproof.loadgen.arrivals_codec import pack_arrivals
 from surgeproof.loadgen.client import Client
 from surgeproof.loadgen.content import ContentMaker
@@ -44,6 +45,7 @@ class Sender:
         run_uid: names the run in each request's id and trace parent.
         worker: number of this worker.
         redact: takes secrets out of what servers send back.
+        api_key: a key that can be renewed; None for one that is given once.
     """
 
     def __init__(
@@ -54,8 +56,10 @@ class Sender:
         run_uid: str,
         worker: int,
         redact: Redactor | None = None,
+        api_key: ApiKey | None = None,
     ) -> None:
         self._redact = redact or Redactor()
+        self._api_key = api_key
         self.client = client
         self.form = form
         self._contents = contents
@@ -126,7 +130,7 @@ class Sender:
         def reader() -> StreamReader:
             return self.form.reader(plan.output_tokens, plan.request_class, keep_text=keep_text, items=plan.items)
 
-        exchange = usage_fallback.send(self.client, payload, lambda: self.payload(plan), reader, done)
+        exchange = second_attempt.send(self.client, payload, lambda: self.payload(plan), reader, done, self._api_key)
         exchange.stop_after_events = self._contents.stop_after(plan)
 
     def _answer_of(self, exchange: Exchange) -> Answer:

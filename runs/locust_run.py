@@ -8,6 +8,7 @@ from typing import Any, Protocol
 import msgspec
 
 from surgeproof.credentials import Secrets
+from surgeproof.loadgen.api_key import with_key
 from surgeproof.loadgen.endpoint import base_url_of, check_endpoint
 from surgeproof.loadgen.plan import Plan
 from surgeproof.loadgen.spec import RunSpec
@@ -46,10 +47,13 @@ class LocustRuns:
         self._path: Path | None = None
         self._db = DEFAULT_DATABASE_URL
         self._run: RunInProgress | None = None
+        self._held: Secrets | None = None
 
     def add_arguments(self, parser: Any) -> None:
         """Add Surgeproof's flags as a separate group."""
-        group = parser.add_argument_group("Surgeproof", "The API key is read from OPENAI_API_KEY.")
+        group = parser.add_argument_group(
+            "Surgeproof", "The API key is read from OPENAI_API_KEY, or printed by SURGEPROOF_API_KEY_COMMAND."
+        )
         group.add_argument("--scenario", default="", help="Scenario YAML; its load replaces -u, -r and -t")
         group.add_argument("--slo", default="", help="YAML file of objectives to judge the run by")
         database = os.environ.get("SURGEPROOF_DB", DEFAULT_DATABASE_URL)
@@ -118,7 +122,9 @@ class LocustRuns:
         return result.exit_code if result.verdicts or signal_number is not None else None
 
     def _secrets(self) -> Secrets:
-        return Secrets.from_environment(dict(os.environ))
+        if self._held is None:
+            self._held = with_key(Secrets.from_environment(dict(os.environ)))
+        return self._held
 
 
 def _v1(host: str) -> str:

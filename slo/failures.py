@@ -11,7 +11,7 @@ _NUMBERS = re.compile(r"[0-9a-fA-F]{6,}|\d+")
 _SHOWN = 8
 """Outcomes that are listed; there are hardly more."""
 WAYS_OUT = (
-    ("http_401", "", "set OPENAI_API_KEY, or give --header"),
+    ("http_401", "", "set OPENAI_API_KEY, or give --header; --api-key-command for a key that expires"),
     ("http_403", "", "set OPENAI_API_KEY, or give --header"),
     ("http_404", "", "check the base URL, which usually ends in /v1, and the model's name"),
     ("http_4", "max_tokens", "give --omit max_tokens"),

@@ -1,6 +1,6 @@
 """Figures as text, the same on terminal, page and report. Pure."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 
 from surgeproof.audit_results import Audit
@@ -148,7 +148,7 @@ def notices(summary: Summary) -> list[str]:
     answered, warnings = summary.total.ok, summary.total.warnings
     if not answered:
         return _nothing_answered(summary)
-    results = []
+    results = _key_notices(warnings)
     if stalls := summary.stalls:
         times = "once" if stalls.count == 1 else f"{stalls.count} times"
         results.append(
@@ -195,6 +195,18 @@ def notices(summary: Summary) -> list[str]:
     ):
         if warnings.get(name):
             results.append(f"{warnings[name]} {text}")
+    return results
+
+
+def _key_notices(warnings: Mapping[str, int]) -> list[str]:
+    results = []
+    if renewed := warnings.get("api_key_renewed"):
+        results.append(
+            f"{renewed} requests were refused with HTTP 401 and sent again with a new key; their latencies from the "
+            "planned time include the wait for it"
+        )
+    if refused := warnings.get("api_key_not_renewed"):
+        results.append(f"{refused} requests were refused with HTTP 401 and --api-key-command gave no new key")
     return results
 
 

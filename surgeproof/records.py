@@ -118,6 +118,10 @@ class RequestPlan(msgspec.Struct, frozen=True):
     answer_uses: int = 0
 
 
+KEY_RENEWED = "api_key_renewed"
+"""Warning of a record whose request was refused with HTTP 401 and sent again with a new key."""
+
+
 class StreamRecord(msgspec.Struct, omit_defaults=True, kw_only=True):
     """What happened to one planned request; there is always exactly one.
 

@@ -8,7 +8,9 @@ _MASK = "***"
 _MIN_LENGTH = 8
 """Shorter secrets are parts of ordinary words: of those only URLs are cleared, where their place is known."""
 _SECRET_NAMES = ("pass", "pwd", "secret", "token", "key", "credential")
-_SECRET_VARIABLES = ("OPENAI_API_KEY", "SURGEPROOF_AGENT_TOKEN", "SURGEPROOF_CLUSTER_TOKEN")
+_SECRET_VARIABLES = (
+    "OPENAI_API_KEY", "SURGEPROOF_API_KEY_COMMAND", "SURGEPROOF_AGENT_TOKEN", "SURGEPROOF_CLUSTER_TOKEN",
+)  # fmt: skip
 _URL_VARIABLES = ("SURGEPROOF_DB", "OPENAI_BASE_URL", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
 
 
@@ -31,6 +33,10 @@ class Redactor:
                 text = text.replace(form, REDACTED)
         return text
 
+    def learn(self, secrets: Iterable[str]) -> None:
+        """Replace these from now on, too."""
+        self._forms = Redactor([*self._forms, *secrets])._forms
+
 
 def secrets_of_headers(headers: Mapping[str, str]) -> list[str]:
     """The values of request headers, credentials without their scheme too."""
@@ -45,7 +51,7 @@ def secrets_of_process(arguments: Sequence[str], environ: Mapping[str, str]) -> 
     following = [*arguments[1:], ""]
     for argument, after in zip(arguments, following, strict=True):
         name, equals, value = argument.partition("=")
-        if name == "--api-key":
+        if name in ("--api-key", "--api-key-command"):
             found.append((value if equals else after).strip())
         elif name == "--header":
             pair = value if equals else after

@@ -81,7 +81,7 @@ def test_a_killed_load_generator_ends_the_run_as_broken_with_its_records(sim: Si
     assert rows(tmp_path / "surgeproof.db", "SELECT count(*) FROM records WHERE outcome = 'ok'")[0][0] >= 30
 
 
-@pytest.mark.slow
+@pytest.mark.faults
 def test_a_killed_worker_costs_its_share_only(sim: SimProcess, tmp_path: Path) -> None:
     """The other worker goes on, what the dead one had not sent is recorded as such, and the run is INVALID."""
     child = started(sim, tmp_path, "--processes", "2", seconds=15)

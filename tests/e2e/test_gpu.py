@@ -45,7 +45,7 @@ def test_a_run_collects_judges_and_estimates(sim: SimProcess, tmp_path: Path) ->
     assert all(0 <= w["sm_low"] <= w["sm_pct"] <= w["sm_high"] <= 100 for w in windows)
 
 
-@pytest.mark.slow
+@pytest.mark.faults
 def test_agents_that_vanish_or_have_no_gpu_are_told(sim: SimProcess, tmp_path: Path) -> None:
     blind = ServedAgent(Sampler(None, "GPU telemetry unavailable: no driver", 0.05))
     agent = ServedAgent(Sampler(recorded(), None, 0.05)).__enter__()

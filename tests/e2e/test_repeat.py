@@ -3,12 +3,15 @@
 import json
 from pathlib import Path
 
+import pytest
+
 from tests.e2e.test_run import rows, surgeproof
 from tests.e2e.test_slow_servers import server
 
 LOAD = ("--request-rate", "20", "--duration", "4s", "--input-len", "20", "--output-len", "5")
 
 
+@pytest.mark.faults
 def test_repetitions_are_stored_one_by_one_and_judged_together(tmp_path: Path) -> None:
     (tmp_path / "slo.yaml").write_text("['success >= 97%']")
     with server(lambda: 0.01) as url:

@@ -110,6 +110,7 @@ def test_a_request_that_hangs_does_not_lower_the_rate(tmp_path: Path) -> None:
     assert figures["requests_per_s"] == pytest.approx(20.0, abs=1.0)
 
 
+@pytest.mark.faults
 def test_a_ladder_is_judged_step_by_step(tmp_path: Path) -> None:
     """A reply of 250 ms: 1 user asks 4 times a second, 4 users 16 times; no figure over both is shown."""
     (tmp_path / "slo.yaml").write_text("['requests_per_s >= 8']")

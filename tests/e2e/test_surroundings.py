@@ -111,6 +111,7 @@ def ttft_and_cache(folder: Path, run_id: int) -> tuple[float, float]:
     return total["latency_ms"]["ttft"]["p50"], total["prompt_tokens"]["cached_share"]
 
 
+@pytest.mark.faults
 def test_a_repeated_run_measures_the_server_and_not_its_cache(tmp_path: Path) -> None:
     """Long prompts on an engine with a prefix cache; with a fixed salt the second run is served from it."""
     load = (

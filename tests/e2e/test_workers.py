@@ -113,6 +113,7 @@ def test_two_separate_workers_send_the_one_plan_and_ship_their_records(sim: SimP
     assert not list(tmp_path.glob("worker*/**/*.spool"))
 
 
+@pytest.mark.faults
 def test_a_killed_master_loses_nothing_that_was_measured(sim: SimProcess, tmp_path: Path) -> None:
     """Its own spools are recovered where it ran, the workers' last batches from the folders they name."""
     with crew(sim, tmp_path) as (master, *workers):
@@ -138,6 +139,7 @@ def test_a_killed_master_loses_nothing_that_was_measured(sim: SimProcess, tmp_pa
     assert rows(database, "SELECT count(*) FROM records")[0][0] == len(planned(database))
 
 
+@pytest.mark.faults
 def test_a_hung_worker_costs_its_share_only(sim: SimProcess, tmp_path: Path) -> None:
     child = started(sim, tmp_path, "--processes", "2", "--drain", "2s", seconds=10)
     wait_for(lambda: stored(tmp_path) >= 30)

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 from gevent.event import Event
 
-from surgeproof.loadgen import usage_fallback
+from surgeproof.loadgen import second_attempt
 from surgeproof.loadgen.client import Client
 from surgeproof.loadgen.exchange import Exchange
 from surgeproof.loadgen.request_form import APIS
@@ -46,7 +46,7 @@ def ask(client: Client, body: dict[str, Any] | None = None, endpoint: str = "cha
     def reader() -> StreamReader:
         return StreamReader(body.get("max_tokens"), fixed_length=fixed, keep_text=True)
 
-    exchange = usage_fallback.send(client, payload(), payload, reader, lambda _: finished.set())
+    exchange = second_attempt.send(client, payload(), payload, reader, lambda _: finished.set())
     assert finished.wait(TIMEOUT_S), "the exchange never ended"
     return exchange
 

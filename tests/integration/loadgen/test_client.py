@@ -17,7 +17,7 @@ import trustme
 from gevent.event import Event
 
 from surgeproof.errors import ConfigError, EndpointError
-from surgeproof.loadgen import connection, usage_fallback
+from surgeproof.loadgen import connection, second_attempt
 from surgeproof.loadgen.exchange import Exchange
 from surgeproof.loadgen.stream import StreamReader
 from surgeproof.loadgen.target import Target
@@ -443,7 +443,7 @@ def test_a_refusal_that_was_cut_by_the_end_of_the_run_is_not_sent_again() -> Non
     with ScriptedServer([refusal]) as server, client_of(server.base_url) as client:
         ended: list[Exchange] = []
         request = client.target.request_bytes("/chat/completions", b"{}", {}, reuse=True)
-        asked = usage_fallback.send(client, request, lambda: request, StreamReader, ended.append)
+        asked = second_attempt.send(client, request, lambda: request, StreamReader, ended.append)
         until(lambda: asked.reader.http_status == 400)
         client.cancel_all(Outcome.CANCELLED, "the run was interrupted")
     assert [(exchange.retries, exchange.reader.outcome()) for exchange in ended] == [(0, "error:http_400")]
