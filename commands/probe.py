@@ -17,7 +17,7 @@ from surgeproof.commands.options import (
 from surgeproof.errors import ConfigError
 from surgeproof.exit_codes import ExitCode
 from surgeproof.outcomes import Outcome
-from surgeproof.scenario import ENDPOINTS
+from surgeproof.scenario import ENDPOINTS, ITEM_ENDPOINTS
 
 
 @click.command()
@@ -47,7 +47,10 @@ def probe(
     """Send one request and show its timeline. Exit code 0 if it was answered, otherwise 3."""
     import json
 
+    from msgspec import structs
+
     from surgeproof.loadgen.endpoint import base_url_of, check_endpoint
+    from surgeproof.loadgen.probe import measure_lengths
     from surgeproof.loadgen.probe import probe as send
     from surgeproof.scenario_file import load_target, parse_duration_s
     from surgeproof.strict_json import plain
@@ -70,9 +73,12 @@ def probe(
         checked = check_endpoint(target, secrets)
         for note in checked.notes:
             click.echo(f"Note: {note}", err=True)
-        result = send(target, checked.base_url, checked.model, prompt, max_tokens, secrets)
+        base, name = checked.base_url, checked.model
     else:
-        result = send(target, base_url_of(target), model, prompt, max_tokens, secrets)
+        base, name = base_url_of(target), model
+    result = send(target, base, name, prompt, max_tokens, secrets)
+    if result.outcome == Outcome.OK and result.input_tokens and endpoint not in ITEM_ENDPOINTS:
+        result = structs.replace(result, lengths=measure_lengths(target, base, name, secrets))
     if as_json:
         click.echo(json.dumps(plain(result), allow_nan=False))
     else:

@@ -112,8 +112,13 @@ class Shown(Enum):
     help="Run R times with seeds SEED, SEED+1, .. and judge the runs together.",
 )
 @click.option("--seed", type=int, help="Random seed of arrivals, lengths, classes and prompts.")
-@click.option("--tokenizer", type=click.Path(), help="tokenizer.json for exact prompt lengths.")
+@click.option(
+    "--tokenizer",
+    type=click.Path(),
+    help="tokenizer.json or its folder, for exact prompt lengths; `server` asks /tokenize.",
+)
 @click.option("--words-per-token", type=float, help="Words per token to assume without --tokenizer.")
+@click.option("--template-tokens", type=int, help="Tokens that the chat template adds to a prompt, as `probe` shows.")
 @click.option("--prompt-salt", help="Words that prompts are made from; default: other prompts in each run.")
 @click.option("--goodput", multiple=True, help="Bounds in ms for a good request: ttft:500 tpot:50.")
 @click.option("--slo", type=click.Path(path_type=Path), help="YAML file of objectives, or preset:NAME.")
@@ -281,7 +286,8 @@ def _overrides(flags: JsonObject) -> JsonObject:
         "dataset", "dataset_column", "dataset_order", "trace", "trace_unit", "trace_columns", "profile", "arrivals",
         "burstiness", "max_concurrency", "num_prompts", "input_len", "output_len", "speedup", "scale", "turns", "limit",
         "tasks", "session_turns", "stop_share", "stop_after",
-        "num_warmups", "batch_size", "images", "seed", "tokenizer", "words_per_token", "prompt_salt", "abort_after",
+        "num_warmups", "batch_size", "images", "seed", "tokenizer", "words_per_token",
+        "template_tokens", "prompt_salt", "abort_after",
     ):  # fmt: skip
         out[f"load.{name}"] = flags[name]
     for name in ("duration", "warmup", "drain"):

@@ -184,6 +184,12 @@ def print_probe(result: ProbeResult) -> None:
     parts.append(f"finish reason: {result.finish_reason}")
     parts.append(f"time stamps: {result.stamp_source}")
     console.print("; ".join(parts), highlight=False)
+    if lengths := result.lengths:
+        console.print(
+            f"prompt lengths: {1 / lengths.words_per_token:.2f} tokens a word and {lengths.template_tokens} besides "
+            f"(--words-per-token {lengths.words_per_token:.3f} --template-tokens {lengths.template_tokens})",
+            highlight=False,
+        )
     if result.warnings:
         console.print(f"warnings: {', '.join(result.warnings)}", style="yellow")
     for name in ("reasoning_text", "content_text"):

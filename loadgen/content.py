@@ -33,6 +33,7 @@ class ContentMaker:
         self._prompts = prompts
         self._block_tokens = load.block_tokens or BLOCK_TOKENS
         self._images, self._image_size = load.images, load.image_size
+        self._template_tokens = load.template_tokens
         self._stop_share, self._stop_after = load.stop_share, load.stop_after
         self.keeps_reasoning = load.keep_reasoning
 
@@ -48,11 +49,13 @@ class ContentMaker:
             ]
             return {"input": texts if plan.items > 1 else texts[0]}
         elif plan.hash_ids:
-            text = self._prompts.shared_text(plan.input_tokens, plan.prompt_seed, plan.hash_ids, self._block_tokens)
+            tokens = max(1, plan.input_tokens - self._template_tokens)
+            text = self._prompts.shared_text(tokens, plan.prompt_seed, plan.hash_ids, self._block_tokens)
             content = {"prompt": text}
         else:
-            # Of a turn that goes on with a conversation, what is new is made here.
-            history = plan.cached_tokens if plan.continues is not None or plan.with_answers else 0
+            # Of a turn that goes on with a conversation, what is new is made here: the template was its first turn's.
+            goes_on = plan.continues is not None or plan.with_answers
+            history = plan.cached_tokens if goes_on else self._template_tokens
             content = {"prompt": self._text(max(1, plan.input_tokens - history), plan.prompt_seed)}
         return self._with_pictures(content, plan) if self._images else content
 

@@ -11,9 +11,14 @@ from surgeproof.credentials import Secrets
 from surgeproof.loadgen import second_attempt
 from surgeproof.loadgen.client import Client
 from surgeproof.loadgen.exchange import Exchange
+from surgeproof.loadgen.prompt_lengths import PromptLengths, lengths_of, sample_words
 from surgeproof.loadgen.request_form import RequestForm, endpoint_headers
 from surgeproof.loadgen.target import Target
+from surgeproof.outcomes import Outcome
 from surgeproof.scenario import TargetConfig
+
+_SAMPLE_WORDS = 256
+"""So many that their mean tells the list's within 2 % or so, and twice as many fit the smallest contexts."""
 
 
 class ProbePhases(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,6 +72,7 @@ class ProbeResult(msgspec.Struct, frozen=True, kw_only=True):
     error: str | None
     stamp_source: str | None
     phases: ProbePhases
+    lengths: PromptLengths | None = None
 
 
 def probe(
@@ -93,6 +99,18 @@ def probe(
     finished.wait()
     client.close()
     return describe(exchange, tls=target.tls_context is not None)
+
+
+def measure_lengths(config: TargetConfig, base_url: str, model: str, secrets: Secrets) -> PromptLengths | None:
+    """How many tokens the server counts for our words, by two requests for one token; None where it does not say."""
+    words = sample_words(_SAMPLE_WORDS)
+    counts = []
+    for times in (1, 2):
+        result = probe(config, base_url, model, " ".join(words * times), 1, secrets)
+        if result.outcome != Outcome.OK or not result.input_tokens:
+            return None
+        counts.append(result.input_tokens)
+    return lengths_of(len(words), *counts)
 
 
 def describe(exchange: Exchange, *, tls: bool) -> ProbeResult:

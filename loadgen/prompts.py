@@ -11,10 +11,11 @@ other text of the same plan, so that a run is not served from the cache that the
 
 import hashlib
 import random
-from importlib.resources import files
+from pathlib import Path
 from typing import Protocol
 
 from surgeproof.errors import ConfigError
+from surgeproof.loadgen.prompt_lengths import sample_words
 
 _PASSAGE_WORDS = 200_000
 _NONCE_WORDS = 7
@@ -44,7 +45,7 @@ class PromptMaker:
     def __init__(
         self, seed: int, salt: str = "", words_per_token: float = 1.0, tokenizer: Tokenizer | None = None
     ) -> None:
-        words = files("surgeproof.loadgen").joinpath("words.txt").read_text("ascii").split()
+        words = sample_words()
         if tokenizer is not None:
             words, words_per_token = _words_of_one_cost(words, tokenizer)
         self._words = words
@@ -128,7 +129,7 @@ def _words_of_one_cost(words: list[str], tokenizer: Tokenizer) -> tuple[list[str
 
 
 class HuggingFaceTokenizer:
-    """A `tokenizer.json` read by the `tokenizers` library (extra `tokenizer`).
+    """A `tokenizer.json`, or the folder of a model that holds one, read by `tokenizers` (extra `tokenizer`).
 
     Raises:
         ConfigError: the library is not installed, or the file is no tokenizer.
@@ -139,8 +140,9 @@ class HuggingFaceTokenizer:
             from tokenizers import Tokenizer as Library
         except ModuleNotFoundError as exc:
             raise ConfigError("--tokenizer needs: pip install 'surgeproof[tokenizer]'") from exc
+        file = Path(path)
         try:
-            self._library = Library.from_file(path)
+            self._library = Library.from_file(str(file / "tokenizer.json" if file.is_dir() else file))
         except Exception as exc:
             raise ConfigError(f"cannot read tokenizer {path}: {exc}") from exc
 

@@ -13,13 +13,14 @@ from surgeproof.gpu.client import GpuCollector, open_agents
 from surgeproof.loadgen.ceiling import ceiling_note, load_ceiling
 from surgeproof.loadgen.endpoint import Endpoint, check_endpoint
 from surgeproof.loadgen.plan import Plan
+from surgeproof.loadgen.served_tokenizer import served_lengths
 from surgeproof.loadgen.spec import PLAN_FILE, SPEC_FILE, RunSpec
 from surgeproof.records import REQUEST_CLASSES
 from surgeproof.redaction import without_userinfo
 from surgeproof.runs.collect import RunInProgress
 from surgeproof.runs.environment import describe_environment
 from surgeproof.runs.plan_scenario import plan_scenario
-from surgeproof.scenario import Scenario
+from surgeproof.scenario import SERVED_TOKENIZER, Scenario
 from surgeproof.slo.rules import STREAMED, Objectives, parse_goodput, parse_objectives
 from surgeproof.storage.store import Store
 from surgeproof.stored_runs import NewRun, PlanFacts
@@ -49,11 +50,12 @@ def begin_run(
     objectives = parse_objectives(scenario.slo)
     _refuse_without_stream(objectives, scenario)
     parse_goodput([f"{name}:{bound}" for name, bound in scenario.goodput.items()])
+    scenario, length_notes = _with_served_lengths(scenario, secrets)
     planned = plan_scenario(scenario)
     plan = planned.plan
     endpoint = check_endpoint(scenario.target, secrets)
     ceiling = load_ceiling()
-    notes = [*planned.notes, *endpoint.notes, *_too_long(plan, endpoint)]
+    notes = [*length_notes, *planned.notes, *endpoint.notes, *_too_long(plan, endpoint)]
     if ceiling is not None:
         note = ceiling_note(ceiling, plan.rows["intended_ns"], plan.rows["output_tokens"], scenario.processes)
         notes += [note] if note else []
@@ -110,6 +112,24 @@ def _too_long(plan: Plan, endpoint: Endpoint) -> list[str]:
     tokens = plan.rows["input_tokens"] + plan.rows["output_tokens"]
     over = int((tokens > endpoint.max_model_len).sum())
     return [f"{over} requests exceed the model's context of {endpoint.max_model_len} tokens"] if over else []
+
+
+def _with_served_lengths(scenario: Scenario, secrets: Secrets) -> tuple[Scenario, tuple[str, ...]]:
+    """The scenario with the server's own token counts in place of `tokenizer: server`, and what they are."""
+    if scenario.load.tokenizer != SERVED_TOKENIZER:
+        return scenario, ()
+    endpoint = check_endpoint(scenario.target, secrets)
+    lengths = served_lengths(scenario.target, endpoint.base_url, endpoint.model, secrets)
+    # A server that counts texts does not tell its chat template.
+    template = scenario.load.template_tokens or lengths.template_tokens
+    load = structs.replace(
+        scenario.load, tokenizer=None, words_per_token=lengths.words_per_token, template_tokens=template
+    )
+    note = (
+        f"by the server's tokenizer, {lengths.words_per_token:.3g} words make a token; {template} tokens are added to "
+        "each prompt"
+    )
+    return structs.replace(scenario, load=load), (note,)
 
 
 def _without_secrets(scenario: Scenario) -> Scenario:

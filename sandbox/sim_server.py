@@ -57,6 +57,7 @@ class SimServer:
         app.router.add_get("/v1/models", self._models)
         for path in _PATHS:
             app.router.add_post(f"/v1{path}", self._complete)
+        app.router.add_post("/tokenize", self._tokenize)
         app.cleanup_ctx.append(self._stepping)
         return app
 
@@ -175,6 +176,18 @@ class SimServer:
         return None
 
     # -- about the server -----------------------------------------------------------------------
+
+    async def _tokenize(self, request: web.Request) -> web.Response:
+        """As vLLM's: of chat messages or a prompt."""
+        try:
+            body = msgspec.json.decode(await request.read(), type=JsonObject)
+            asked = read_request("/chat/completions" if "messages" in body else "/completions", body)
+        except (msgspec.MsgspecError, ValueError) as exc:
+            return _error(400, "BadRequestError", f"invalid request: {exc}")
+        count = len(asked.prompts[0])
+        return web.json_response(
+            {"count": count, "max_model_len": self.engine.capacity_tokens(), "tokens": list(range(count))}
+        )
 
     async def _health(self, _request: web.Request) -> web.Response:
         return web.Response()

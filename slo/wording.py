@@ -136,8 +136,8 @@ def latency_title(summary: Summary) -> str:
 
 
 _BUFFERED_SHARE = 0.05
-_TEMPLATE_TOKENS = 64
-"""More tokens than a usual chat template adds to a prompt."""
+_PROMPT_SHARE = 0.02
+"""Difference of prompt tokens from the plan that is told."""
 _CACHED_SHARE = 0.05
 _SHORT = 0.5
 """Share of the planned output tokens under which the load was another one."""
@@ -171,13 +171,13 @@ def notices(summary: Summary) -> list[str]:
         results.append("the server did not stream: there are no first-token times")
     if summary.total.unknown_output_tokens == answered:
         results.append("the server sends no usage: token counts, token rates and times per token are unknown")
-    if (prompts := summary.total.prompt_tokens) and abs(prompts.counted - prompts.planned) > max(
-        _TEMPLATE_TOKENS, 0.1 * prompts.planned
-    ):
+    prompts = summary.total.prompt_tokens
+    if prompts and abs(prompts.counted - prompts.planned) > max(1.0, _PROMPT_SHARE * prompts.planned):
         results.append(
             f"the server counted {number(prompts.counted - prompts.planned, '+')} prompt tokens a request against the "
             f"plan ({number(prompts.counted)} for {number(prompts.planned)}): its chat template adds to every prompt, "
-            "or its tokens are not our words; for exact lengths give --tokenizer"
+            "or its tokens are not our words; for exact lengths give --tokenizer, or --template-tokens and "
+            "--words-per-token as surgeproof probe shows them"
         )
     if prompts and (prompts.cached_share or 0.0) > _CACHED_SHARE:
         results.append(f"{prompts.cached_share:.0%} of the prompt tokens came from the server's cache")

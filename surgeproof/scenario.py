@@ -47,6 +47,8 @@ EndpointName = Literal["chat", "completions", "responses", "messages", "embeddin
 ENDPOINTS: tuple[str, ...] = get_args(EndpointName)
 """The APIs that can be asked; those of `ITEM_ENDPOINTS` answer with vectors or scores, whole."""
 ITEM_ENDPOINTS = ("embeddings", "rerank")
+SERVED_TOKENIZER = "server"
+"""In place of a tokenizer's file: the server counts."""
 RERANK_QUERY_TOKENS = 32
 """Length of the question of a made rerank request."""
 
@@ -151,6 +153,7 @@ class LoadConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     allow_long: bool = False
     tokenizer: str | None = None
     words_per_token: float = 1.0
+    template_tokens: int = 0
     prompt_salt: str | None = None
     abort_after: int | None = None
 

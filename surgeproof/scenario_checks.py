@@ -69,6 +69,7 @@ def _unusable_numbers(scenario: Scenario) -> Iterator[str]:
         "load.burstiness": load.burstiness,
         "load.speedup": load.speedup,
         "load.words_per_token": load.words_per_token,
+        "load.template_tokens": load.template_tokens,
         "load.think_s": load.think_s,
     }
     numbers |= {f"load.classes.{name}": weight for name, weight in load.classes.items()}

@@ -16,7 +16,7 @@ import msgspec
 
 from surgeproof.errors import ConfigError
 from surgeproof.records import REQUEST_CLASSES
-from surgeproof.scenario import DEFAULT_MAX_CONCURRENCY, Scenario, TargetConfig
+from surgeproof.scenario import DEFAULT_MAX_CONCURRENCY, SERVED_TOKENIZER, Scenario, TargetConfig
 from surgeproof.scenario_checks import problems_of
 from surgeproof.strict_json import JsonObject
 from surgeproof.strict_yaml import read_yaml
@@ -181,7 +181,7 @@ def _make_absolute(raw: JsonObject) -> None:
         *((work, ("dataset",)) for work in _class_works(load)),
     ):
         for name in names:
-            if isinstance(holder, dict) and isinstance(holder.get(name), str):
+            if isinstance(holder, dict) and isinstance(holder.get(name), str) and holder[name] != SERVED_TOKENIZER:
                 holder[name] = str(Path(os.path.expanduser(holder[name])).absolute())  # noqa: PTH111
 
 
